@@ -32,7 +32,8 @@ demo: venv ## A GPU fault that heals itself before your eyes (ONCE=1 ends after 
 	@$(BIN)/gpuward demo $(if $(filter real,$(CLUSTER)),--cluster real) $(if $(ONCE),--once)
 
 test: venv ## Run all tests that this machine can run; what it cannot is skipped with the reason
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not nodes"
+	$(BIN)/python -m pytest -n 0 -m nodes
 
 fmt: venv ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
