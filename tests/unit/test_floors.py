@@ -132,7 +132,9 @@ def test_imports_only_go_down(name: str, path: Path) -> None:
     for target, line in imports(path):
         floor = longest_prefix(target, FLOORS) if ours(target) else None
         if floor is not None:
-            assert FLOORS[floor] <= FLOORS[home], f"{path}:{line}: {name} (floor {FLOORS[home]}) imports {target} above it"
+            assert FLOORS[floor] <= FLOORS[home], (
+                f"{path}:{line}: {name} (floor {FLOORS[home]}) imports {target} above it"
+            )
 
 
 @pytest.mark.parametrize(("name", "path"), MODULES)
@@ -198,7 +200,8 @@ def test_every_package_says_what_may_live_there(name: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, id=str(p.relative_to(ROOT))) for d in (*PACKAGES, "dashboards") for p in (ROOT / d).rglob("*.py")]
+    "path",
+    [pytest.param(p, id=str(p.relative_to(ROOT))) for d in (*PACKAGES, "dashboards") for p in (ROOT / d).rglob("*.py")],
 )
 def test_files_stay_small(path: Path) -> None:
     if path.name.endswith(GENERATED):
@@ -221,7 +224,9 @@ def test_nothing_catches_everything_outside_the_named_files() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler):
                 caught = ast.unparse(node.type) if node.type else "everything"
-                assert caught not in {"everything", "Exception", "BaseException"}, f"{path}:{node.lineno} catches {caught}"
+                assert caught not in {"everything", "Exception", "BaseException"}, (
+                    f"{path}:{node.lineno} catches {caught}"
+                )
 
 
 def test_no_mock_is_imported() -> None:
