@@ -114,7 +114,7 @@ def within(name: str, prefix: str) -> bool:
 
 
 def ours(name: str) -> bool:
-    return name.split(".")[0] in PACKAGES
+    return name.split(".", maxsplit=1)[0] in PACKAGES
 
 
 @pytest.mark.parametrize(("name", "path"), MODULES)

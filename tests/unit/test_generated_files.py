@@ -25,7 +25,7 @@ def test_generated_file_is_up_to_date(path: Path) -> None:
 def test_dashboard_can_be_imported(path: Path) -> None:
     board = json.loads(path.read_text())
     panels = [panel for panel in board["panels"] if panel["type"] != "row"]
-    assert [v["name"] for v in board["templating"]["list"]][0] == "datasource"
+    assert next(v["name"] for v in board["templating"]["list"]) == "datasource"
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     for panel in panels:
         assert panel["description"], f"{panel['title']}: every panel says why one should look"
