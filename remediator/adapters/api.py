@@ -14,6 +14,7 @@ from remediator.adapters import wire
 from remediator.adapters.answers import error_of
 from remediator.adapters.errors import Fatal, Gone, Retryable
 from remediator.adapters.resources import PODS, Ref, Resource
+from remediator.adapters.store import key_of
 from remediator.adapters.transport import READ_TIMEOUT, Reply, Request, Transport
 from remediator.adapters.wire import HasMetadata
 
@@ -46,11 +47,11 @@ class Query:
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """Objects and the version they were true at; `undecodable` counts what had to be left out."""
+    """Objects and the version they were true at; `undecodable` names what is there but cannot be read."""
 
     items: tuple[T, ...]
     resource_version: str
-    undecodable: int = 0
+    undecodable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,16 +135,16 @@ class KubeApi:
         params = query.params() | ({"resourceVersion": "0"} if query.from_cache else {"limit": str(PAGE)})
         what, path = f"list {resource.plural}", resource.path(query.namespace)
         items: list[T] = []
-        undecodable = 0
+        undecodable: list[str] = []
         while True:
             envelope = _decoded(what, self._read(what, path, params).body, wire.ListEnvelope)
             for raw in envelope.items or ():
                 try:
                     items.append(wire.decode(raw, resource.kind))
-                except wire.Garbled:
-                    undecodable += 1
+                except wire.Garbled:  # its metadata must be readable, or the whole answer is not Kubernetes
+                    undecodable.append(_key(what, bytes(raw)))
             if not envelope.metadata.continue_:
-                return Listing(tuple(items), envelope.metadata.resource_version, undecodable)
+                return Listing(tuple(items), envelope.metadata.resource_version, tuple(undecodable))
             params["continue"] = envelope.metadata.continue_
 
     def _read(self, what: str, path: str, params: Mapping[str, str]) -> Reply:
@@ -168,6 +169,10 @@ class KubeApi:
         if reply.status >= 300:
             raise error_of(what, reply)
         return reply
+
+
+def _key(what: str, raw: bytes) -> str:
+    return key_of(_decoded(what, raw, wire.PartialObject))
 
 
 V = TypeVar("V")

@@ -263,13 +263,10 @@ class HttpStream:
         except (ValueError, OSError, RuntimeError):
             # Already at its end, or the peer was faster.
             pass
-        try:
-            # Not close(): it would wait for the lock that a blocked reader of the buffered file holds.
-            connection = self._answer.connection
-            if connection is not None:
-                connection.close()
-        except (OSError, HTTPError):
-            pass
+        # Only after the shutdown: closing waits for the lock that a blocked reader of the buffered file holds.
+        connection = self._answer.connection
+        if connection is not None:
+            connection.close()
 
 
 def _pool_options(endpoint: Endpoint) -> dict[str, object]:
