@@ -1,0 +1,141 @@
+"""`EmbeddedCluster`: the API server, and by choice scheduler, controllers and kubelets, as one context manager."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib import resources as package_data
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from remediator.simulation.api import Api
+from remediator.simulation.calls import Call, Reply
+from remediator.simulation.http import ApiHttpServer, Delays, Intercept
+from remediator.simulation.status_errors import Obj
+from remediator.simulation.store import HISTORY, Store
+from remediator.simulation.watching import Watch
+from remediator.simulation.writes import Clock
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+
+class ClusterError(RuntimeError):
+    """The embedded API server refused what `apply` asked for."""
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
+
+
+class EmbeddedCluster:
+    """An embedded Kubernetes API server on loopback; use it as a context manager."""
+
+    def __init__(
+        self,
+        port: int = 0,
+        *,
+        tokens: Mapping[str, str] | None = None,
+        clock: Clock = utc_now,
+        delays: Delays | None = None,
+        history: int = HISTORY,
+    ) -> None:
+        """`port` 0 takes a free one; `history` is the number of changes a watch may lag behind per resource."""
+        self.store = Store(history)
+        self.api = Api(self.store, clock, tokens)
+        self._token = next(iter(tokens), "") if tokens else ""
+        self._server = ApiHttpServer(self.api, delays or Delays(), port)
+        self._stopped = False
+
+    @property
+    def url(self) -> str:
+        """Base URL, without a trailing slash."""
+        return f"http://127.0.0.1:{self._server.port}"
+
+    def start(self) -> None:
+        """Ready when it returns: namespaces and our two CRDs are there."""
+        self._server.start()
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in NAMESPACES)
+        self.apply(crd_manifests())
+
+    def stop(self) -> None:
+        """Leaves no thread and no socket; a second call does nothing."""
+        if not self._stopped:
+            self._stopped = True
+            self._server.stop()
+
+    def __enter__(self) -> "EmbeddedCluster":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def request(self, method: str, path: str, body: Any = None, **query: str) -> Reply:
+        """One request without the wire; the answer may be a refusal. Not for watches."""
+        headers = {"content-type": "application/merge-patch+json" if method == "PATCH" else "application/json"}
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
+        raw = b"" if body is None else json.dumps(body).encode()
+        answer = self.api.answer(Call(method=method, path=path, query=query, headers=headers, body=raw))
+        if isinstance(answer, Watch):
+            raise ClusterError("request() does not watch; use the URL")
+        return answer
+
+    def apply(self, objects: Iterable[Obj]) -> list[Obj]:
+        """Creates each object, or merge-patches it where it exists; raises ClusterError when refused."""
+        return [self._apply(obj) for obj in objects]
+
+    def _apply(self, obj: Obj) -> Obj:
+        resource = self.api.registry.by_kind(obj["apiVersion"], obj["kind"])
+        if resource is None:
+            raise ClusterError(f"{obj['apiVersion']} {obj['kind']} is not served")
+        prefix = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
+        if resource.namespaced:
+            prefix += f"/namespaces/{obj['metadata'].get('namespace', 'default')}"
+        path = f"{prefix}/{resource.plural}"
+        reply = self.request("POST", path, obj)
+        if reply.code == 409:
+            reply = self.request("PATCH", f"{path}/{obj['metadata']['name']}", obj)
+        if reply.code >= 300:
+            raise ClusterError(f"{obj['kind']} {obj['metadata'].get('name')}: {reply.body}")
+        stored: Obj = reply.body
+        if "status" in obj and "status" in resource.subresources:
+            name = stored["metadata"]["name"]
+            stored = self.request("PATCH", f"{path}/{name}/status", {"status": obj["status"]}).body
+        return stored
+
+    def intercept(self, answer: Intercept | None) -> None:
+        """Lets a test answer requests in the server's place; None ends it."""
+        self._server.intercept = answer
+
+    def expire_history(self) -> None:
+        """Provokes 410 for every older watch and continue token, as a restart of the real server does."""
+        self.store.compact()
+        self.api.reads.forget_pages()
+
+    def write_kubeconfig(self, path: Path) -> Path:
+        """A kubeconfig for kubectl and for our own programs; returns `path`."""
+        user = {"token": self._token} if self._token else {}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "embedded",
+            "clusters": [{"name": "embedded", "cluster": {"server": self.url}}],
+            "users": [{"name": "embedded", "user": user}],
+            "contexts": [{"name": "embedded", "context": {"cluster": "embedded", "user": "embedded"}}],
+        }
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        path.chmod(0o600)
+        return path
+
+
+def crd_manifests() -> list[Obj]:
+    """Our CustomResourceDefinitions, from the package data of the domain."""
+    folder = package_data.files("remediator.domain").joinpath("crds")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return [yaml.safe_load(file.read_text()) for file in files]

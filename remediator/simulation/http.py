@@ -1,0 +1,180 @@
+"""The embedded API server on the wire: starlette and uvicorn in one thread of their own.
+
+Everything is answered on the event loop (an answer costs well under a millisecond); only watches stay open. They are
+woken by the store's listener, read its history at their own pace and end when the server stops.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from remediator.simulation.api import Api
+from remediator.simulation.calls import Call, Reply
+from remediator.simulation.store import Change
+from remediator.simulation.watching import Watch
+
+START_SECONDS = 10.0
+"""How long a start may take before it counts as failed; usual is below 0.1 s."""
+
+Intercept = Callable[[Call], Reply | None]
+"""A test's chance to answer in the server's place (429, 500, ...); None lets the request pass."""
+
+
+class Delays:
+    """Waits that the real server is known to impose."""
+
+    def __init__(self, eviction_floor_seconds: float = 0.0, bookmark_seconds: float = 60.0) -> None:
+        self.eviction_floor_seconds = eviction_floor_seconds
+        self.bookmark_seconds = bookmark_seconds
+
+    def before(self, call: Call) -> float:
+        """An eviction waits for the next progress notice of etcd, asked for every 100 ms."""
+        floor = self.eviction_floor_seconds
+        if not floor or not call.path.endswith("/eviction"):
+            return 0.0
+        return floor - time.monotonic() % floor
+
+
+class ApiHttpServer:
+    """Serves one `Api` on loopback."""
+
+    def __init__(self, api: Api, delays: Delays, port: int = 0) -> None:
+        self.api = api
+        self.delays = delays
+        self.intercept: Intercept | None = None
+        self._socket = socket.create_server(("127.0.0.1", port), backlog=2048)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            self._app,
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            lifespan="off",
+            ws="none",
+            timeout_keep_alive=120,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="embedded-apiserver", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Returns when the port answers."""
+        self._thread.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise RuntimeError("the embedded API server did not start")
+            time.sleep(0.002)
+        self._unsubscribe = self.api.store.subscribe(self._wake)
+
+    def stop(self) -> None:
+        """Ends every watch, closes the socket, joins the thread."""
+        self._unsubscribe()
+        self._stopping = True
+        self._server.should_exit = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ring, None)
+        self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve(sockets=[self._socket])
+
+    def _wake(self, resource: str, _: Change) -> None:
+        if self._loop is not None and self._watchers.get(resource):
+            self._loop.call_soon_threadsafe(self._ring, resource)
+
+    def _ring(self, resource: str | None) -> None:
+        """Wakes the watches of one resource, or all."""
+        for name, events in self._watchers.items():
+            if resource in (None, name):
+                for event in events:
+                    event.set()
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        call = Call(
+            method=request.method,
+            path=scope["path"],
+            query=dict(request.query_params),
+            headers={name.lower(): value for name, value in request.headers.items()},
+            body=await request.body(),
+        )
+        if wait := self.delays.before(call):
+            await asyncio.sleep(wait)
+        answer = (self.intercept(call) if self.intercept else None) or self.api.answer(call)
+        if isinstance(answer, Watch):
+            await self._stream(answer, receive, send)
+        else:
+            await self._reply(answer)(scope, receive, send)
+
+    def _reply(self, reply: Reply) -> Response:
+        media = "text/plain; charset=utf-8" if isinstance(reply.body, str) else "application/json"
+        return Response(reply.encoded(), status_code=reply.code, headers=reply.headers, media_type=media)
+
+    async def _stream(self, watch: Watch, receive: Receive, send: Send) -> None:
+        """Sends lines until the client goes, time is up, the watch has fallen behind, or the server stops."""
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        event = asyncio.Event()
+        name = watch.target.resource.id
+        self._watchers.setdefault(name, set()).add(event)
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await self._feed(watch, event, gone, send)
+        finally:
+            self._watchers[name].discard(event)
+            gone.cancel()
+        if not gone.done() or gone.cancelled():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _feed(self, watch: Watch, event: asyncio.Event, gone: "asyncio.Future[None]", send: Send) -> None:
+        now = time.monotonic()
+        deadline, bookmark_at = now + watch.timeout_seconds, now + self.delays.bookmark_seconds
+        while not self._stopping and not gone.done():
+            event.clear()
+            if lines := watch.lines():
+                await send({"type": "http.response.body", "body": b"".join(lines), "more_body": True})
+            now = time.monotonic()
+            if watch.over or now >= deadline:
+                return
+            if watch.bookmarks and now >= bookmark_at:
+                bookmark_at = now + self.delays.bookmark_seconds
+                await send({"type": "http.response.body", "body": watch.bookmark(), "more_body": True})
+            until = min(deadline, bookmark_at if watch.bookmarks else deadline)
+            await _first(event, gone, until - now)
+
+
+async def _first(event: asyncio.Event, gone: "asyncio.Future[None]", seconds: float) -> None:
+    """Waits for news, the client's end or the time."""
+    news: asyncio.Future[bool] = asyncio.ensure_future(event.wait())
+    try:
+        waited: set[asyncio.Future[Any]] = {news, gone}
+        await asyncio.wait(waited, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        news.cancel()
+
+
+async def _disconnected(receive: Callable[[], Any]) -> None:
+    while True:
+        message: MutableMapping[str, Any] = await receive()
+        if message["type"] == "http.disconnect":
+            return

@@ -1,0 +1,331 @@
+"""Create, update, patch and delete: the rules every kind shares.
+
+Laws:
+1. Optimistic concurrency: a resourceVersion in the body must be the stored one; a write that changes nothing stores
+   nothing and keeps the version.
+2. The main resource never writes status, the status subresource never writes spec.
+3. An object with finalizers is only marked; it goes when the last finalizer does.
+"""
+
+import json
+import secrets
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from exporter.health.wire import timestamp
+from remediator.simulation import strategy
+from remediator.simulation.calls import Call, Reply, Target
+from remediator.simulation.patches import decoded, json_patch, merge
+from remediator.simulation.patches import strategic as strategic_merge
+from remediator.simulation.status_errors import (
+    ApiError,
+    Obj,
+    already_exists,
+    bad_request,
+    conflict,
+    details_of,
+    forbidden_field,
+    invalid,
+    not_done_here,
+    not_found,
+    success,
+    unsupported_media,
+    wrong,
+)
+from remediator.simulation.store import Store
+
+Clock = Callable[[], datetime]
+SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+
+
+class Writes:
+    """The writing half of the server, over one store."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def create(self, target: Target, body: Obj, call: Call) -> Reply:
+        """POST to a collection."""
+        resource = target.resource
+        body = self._identified(target, body)
+        with self._store.lock:
+            self._check_namespace(target, body)
+            obj, warnings = self._cleaned(target, strategy.defaulted(resource, body), call)
+            obj = strategy.at_create(resource, obj)
+            name = obj["metadata"].get("name", "")
+            if errors := strategy.errors_of(resource, obj, None):
+                raise invalid(resource.kind, resource.group, name, errors)
+            if (existing := self._store.get(resource.id, (target.namespace, name))) is not None:
+                terminating = resource.custom is not None and "deletionTimestamp" in existing["metadata"]
+                raise already_exists(resource.plural, resource.group, name, terminating=terminating)
+            stored = obj if call.dry_run else self._store.put(resource.id, obj)
+        return Reply(code=201, body=stored, headers=warnings)
+
+    def _identified(self, target: Target, body: Obj) -> Obj:
+        """The body with kind, namespace, name and server-owned metadata."""
+        resource = target.resource
+        check_kind(target, body)
+        metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in SERVER_OWNED}
+        if (given := metadata.get("namespace", "")) and given != target.namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        if metadata.get("resourceVersion"):
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+        metadata.pop("resourceVersion", None)
+        if not metadata.get("name") and (prefix := metadata.get("generateName")):
+            metadata["name"] = prefix + "".join(secrets.choice(_SUFFIX) for _ in range(5))
+        if resource.namespaced:
+            metadata["namespace"] = target.namespace
+        metadata["uid"] = str(uuid.uuid4())
+        metadata["creationTimestamp"] = timestamp(self._clock())
+        if resource.generation:
+            metadata["generation"] = 1
+        return {"kind": resource.kind, "apiVersion": resource.api_version, **body, "metadata": metadata}
+
+    def _check_namespace(self, target: Target, body: Obj) -> None:
+        if not target.resource.namespaced:
+            return
+        namespace = self._store.get("namespaces", ("", target.namespace))
+        if namespace is None:
+            raise not_found("namespaces", "", target.namespace)
+        if "deletionTimestamp" in namespace["metadata"]:
+            name = body["metadata"].get("name", "")
+            why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
+            resource = target.resource
+            shown = f'{resource.id} "{name}" is forbidden: {why}'
+            raise ApiError(403, "Forbidden", shown, details_of(resource.group, name, resource.plural))
+
+    def _cleaned(self, target: Target, obj: Obj, call: Call) -> tuple[Obj, dict[str, str]]:
+        """Without unknown fields; strict validation refuses them, the default warns."""
+        mode = call.query.get("fieldValidation", "Warn")
+        if mode not in ("Strict", "Warn", "Ignore"):
+            raise not_done_here(f"fieldValidation={mode}")
+        if target.resource.custom is None:
+            told = f"embedded API server: fields of {target.resource.kind} are not checked against a schema"
+            return obj, {"Warning": f'299 - "{told}"'} if mode == "Strict" else {}
+        kept, dropped = strategy.pruned(target.resource, obj)
+        if dropped and mode == "Strict":
+            told = ", ".join(f'unknown field "{path}"' for path in dropped)
+            raise bad_request(f"strict decoding error: {told}")
+        if not dropped or mode == "Ignore":
+            return kept, {}
+        return kept, {"Warning": ", ".join(f'299 - "unknown field \\"{path}\\""' for path in dropped)}
+
+    def replace(self, target: Target, body: Obj, call: Call) -> Reply:
+        """PUT."""
+        check_kind(target, body)
+        metadata = body.get("metadata") or {}
+        if (name := metadata.get("name", "")) != target.name:
+            raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
+        missing = self._store.get(target.resource.id, target.key) is None
+        if missing and target.resource.create_on_update and not target.subresource:
+            collection = Target(resource=target.resource, namespace=target.namespace, name="", subresource="")
+            return self.create(collection, body, call)
+        if not metadata.get("resourceVersion") and not target.resource.unconditional_update:
+            what = wrong("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(target.resource.kind, target.resource.group, target.name, [what])
+        return self.update(target, lambda old: {**body}, call)
+
+    def patch(self, target: Target, call: Call) -> Reply:
+        """PATCH of any kind that the resource takes."""
+        kind = call.media_type()
+        if kind == APPLY_PATCH:
+            raise not_done_here("server-side apply")
+        custom = target.resource.custom is not None
+        if kind not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
+            raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        if kind == STRATEGIC_PATCH and custom:
+            raise unsupported_media((JSON_PATCH, MERGE_PATCH, APPLY_PATCH))
+        operations = decoded(call.body)
+
+        def apply(old: Obj) -> Obj:
+            if kind == JSON_PATCH:
+                patched: Any = json_patch(old, operations)
+            elif kind == MERGE_PATCH:
+                patched = merge(old, operations)
+            else:
+                patched = strategic_merge(old, operations)
+            return object_of(patched)
+
+        return self.update(target, apply, call)
+
+    def update(self, target: Target, change: Callable[[Obj], Obj], call: Call) -> Reply:
+        """One read, change, check, write; the common path of PUT, PATCH and our own status writers."""
+        resource = target.resource
+        with self._store.lock:
+            old = self._store.get(resource.id, target.key)
+            if old is None:
+                raise not_found(resource.plural, resource.group, target.name)
+            new = change(old)
+            check_identity(target, old, new)
+            new = self._merged(target, old, new)
+            new, warnings = self._cleaned(target, strategy.defaulted(resource, new), call)
+            if errors := [*self._finalizer_errors(old, new), *strategy.errors_of(resource, new, old)]:
+                raise invalid(resource.kind, resource.group, target.name, errors)
+            new = self._with_generation(target, old, new)
+            if new == old:
+                return Reply(body=old, headers=warnings)
+            if call.dry_run:
+                return Reply(body=new, headers=warnings)
+            if is_finished(new):
+                return Reply(body=self._store.remove(resource.id, new), headers=warnings)
+            return Reply(body=self._store.put(resource.id, new), headers=warnings)
+
+    def _merged(self, target: Target, old: Obj, new: Obj) -> Obj:
+        """The parts of `new` that this path may write, on top of `old`."""
+        metadata = {key: value for key, value in (new.get("metadata") or {}).items() if key not in SERVER_OWNED}
+        metadata |= {key: value for key, value in old["metadata"].items() if key in (*SERVER_OWNED, "resourceVersion")}
+        if target.resource.namespaced:
+            metadata["namespace"] = target.namespace
+        if target.subresource == "status":
+            kept = {key: value for key, value in old.items() if key not in ("status", "metadata")}
+            if target.resource.custom is not None:
+                metadata = old["metadata"]
+            status = {"status": new["status"]} if new.get("status") is not None else {}
+            return {**kept, "metadata": metadata, **status}
+        parts = {key: value for key, value in new.items() if key not in ("metadata", "status")}
+        if "status" not in target.resource.subresources:
+            return {**parts, "metadata": metadata, **({"status": new["status"]} if "status" in new else {})}
+        return {**parts, "metadata": metadata, **({"status": old["status"]} if "status" in old else {})}
+
+    def _finalizer_errors(self, old: Obj, new: Obj) -> list[Any]:
+        if "deletionTimestamp" not in old["metadata"]:
+            return []
+        before = old["metadata"].get("finalizers") or []
+        added = [name for name in new["metadata"].get("finalizers") or [] if name not in before]
+        if not added:
+            return []
+        why = f"no new finalizers can be added if the object is being deleted, found new finalizers {json.dumps(added)}"
+        return [forbidden_field("metadata.finalizers", why)]
+
+    def _with_generation(self, target: Target, old: Obj, new: Obj) -> Obj:
+        if not target.resource.generation or target.subresource == "status":
+            return new
+        skipped = ("metadata", "status") if "status" in target.resource.subresources else ("metadata",)
+        changed = any(old.get(key) != new.get(key) for key in (old.keys() | new.keys()) - set(skipped))
+        return raised_generation(new) if changed else new
+
+    def delete(self, target: Target, options: Obj, call: Call) -> Reply:
+        """DELETE of one object, with its grace, finalizers and preconditions."""
+        resource = target.resource
+        with self._store.lock:
+            old = self._store.get(resource.id, target.key)
+            if old is None:
+                raise not_found(resource.plural, resource.group, target.name)
+            check_preconditions(target, old, options.get("preconditions") or {})
+            finalizers = finalizers_for(old, options.get("propagationPolicy"), options.get("orphanDependents"))
+            grace = grace_of(target, old, options, call)
+            if finalizers or grace:
+                marked = self._marked(old, finalizers, grace)
+                stored = marked if call.dry_run or marked == old else self._store.put(resource.id, marked)
+                return Reply(body=stored)
+            gone = old if call.dry_run else self._store.remove(resource.id, old)
+        if resource.returns_deleted:
+            return Reply(body=gone)
+        details = details_of(resource.group, target.name, resource.plural) | {"uid": old["metadata"]["uid"]}
+        return Reply(body=success(details))
+
+    def _marked(self, old: Obj, finalizers: list[str], grace: int) -> Obj:
+        """The object on its way out; a second delete may only shorten the grace."""
+        metadata = {**old["metadata"]}
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        if "deletionTimestamp" not in metadata or grace < metadata.get("deletionGracePeriodSeconds", 0):
+            first = "deletionTimestamp" not in metadata
+            metadata["deletionTimestamp"] = timestamp(self._clock() + timedelta(seconds=grace))
+            metadata["deletionGracePeriodSeconds"] = grace
+            if first and "generation" in metadata:
+                metadata["generation"] += 1
+        return {**old, "metadata": metadata}
+
+
+def is_finished(obj: Obj) -> bool:
+    """A marked object that nothing holds any more."""
+    metadata = obj["metadata"]
+    held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+    return "deletionTimestamp" in metadata and not held
+
+
+def raised_generation(obj: Obj) -> Obj:
+    """The object with the next generation."""
+    metadata = obj["metadata"]
+    return {**obj, "metadata": {**metadata, "generation": metadata.get("generation", 0) + 1}}
+
+
+def object_of(patched: Any) -> Obj:
+    """The patched document when it still is an object."""
+    if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
+        raise bad_request("embedded API server: the patched document is no longer an object with metadata")
+    return patched
+
+
+def check_kind(target: Target, body: Obj) -> None:
+    """400 when the body says it is something else."""
+    resource = target.resource
+    wanted = (resource.api_version, resource.kind)
+    given = (body.get("apiVersion") or wanted[0], body.get("kind") or wanted[1])
+    if given != wanted:
+        told = f"{given[1]} in version {json.dumps(given[0])} cannot be handled as a {wanted[1]}"
+        raise bad_request(f"{told}: converting ({given[0]}, Kind={given[1]}) to ({wanted[0]}, Kind={wanted[1]})")
+
+
+def check_identity(target: Target, old: Obj, new: Obj) -> None:
+    """Name and uid must not change, and a given version must be the stored one."""
+    resource, metadata = target.resource, new.get("metadata") or {}
+    if (name := metadata.get("name", "")) != target.name:
+        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
+    if (uid := metadata.get("uid") or old["metadata"]["uid"]) != old["metadata"]["uid"]:
+        what = wrong("metadata.uid", uid, "field is immutable")
+        raise invalid(resource.kind, resource.group, target.name, [what])
+    if (version := metadata.get("resourceVersion")) and version != old["metadata"]["resourceVersion"]:
+        raise conflict(resource.plural, resource.group, target.name)
+
+
+def check_preconditions(target: Target, obj: Obj, wanted: Obj) -> None:
+    """409 when the object is another one, or another version, than the caller means."""
+    resource, metadata = target.resource, obj["metadata"]
+    if (uid := wanted.get("uid")) and uid != metadata["uid"]:
+        why = f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']})."
+        why += " The object might have been deleted and then recreated"
+        raise conflict(resource.plural, resource.group, target.name, why)
+    version = wanted.get("resourceVersion")
+    if version and version != metadata["resourceVersion"]:
+        why = f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+        why += f"({metadata['resourceVersion']}). The object might have been modified"
+        raise conflict(resource.plural, resource.group, target.name, why)
+
+
+def finalizers_for(obj: Obj, policy: str | None, orphan: bool | None) -> list[str]:
+    """The finalizers after the propagation policy has added or removed its own."""
+    finalizers = [name for name in obj["metadata"].get("finalizers") or [] if name not in _POLICIES.values()]
+    if orphan:
+        policy = "Orphan"
+    if policy in _POLICIES:
+        return [*finalizers, _POLICIES[policy]]
+    kept = [name for name in obj["metadata"].get("finalizers") or [] if policy is None and name in _POLICIES.values()]
+    return [*finalizers, *kept]
+
+
+_POLICIES = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+
+
+def grace_of(target: Target, obj: Obj, options: Obj, call: Call) -> int:
+    """Seconds a pod has to end; everything else, unbound pods and ended pods go at once."""
+    if target.resource.id != "pods":
+        return 0
+    given = options.get("gracePeriodSeconds")
+    if given is None and "gracePeriodSeconds" in call.query:
+        given = int(call.query["gracePeriodSeconds"])
+    bound = obj["spec"].get("nodeName")
+    ended = obj.get("status", {}).get("phase") in ("Failed", "Succeeded")
+    if not bound or ended:
+        return 0
+    asked = obj["spec"].get("terminationGracePeriodSeconds", 30) if given is None else int(given)
+    return max(0, int(asked))
