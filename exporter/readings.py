@@ -157,9 +157,16 @@ class DriverInfo:
     cuda_version: str | None = None
 
 
+class XidFamily(StrEnum):
+    """Who numbers the fault: the GPU driver (Xid) or the NVSwitch driver (SXid)."""
+
+    XID = "xid"
+    SXID = "sxid"
+
+
 @dataclass(frozen=True, kw_only=True)
 class XidEvent:
-    """One Xid as a witness told it, before any judgement."""
+    """One Xid (or SXid) as a witness told it, before any judgement."""
 
     code: int
     gpu: str | None
@@ -172,6 +179,32 @@ class XidEvent:
     pid: int | None = None
     process: str | None = None
     gpu_instance: int | None = None
+    family: XidFamily = XidFamily.XID
+    """SXid: `pci_bus_id` is the switch's address and `gpu` is None."""
+    boot_id: BootId | None = None
+    """Boot in which it happened, when the witness knows; None = the current one."""
+
+
+class NoticeKind(StrEnum):
+    """What the kernel log tells about a GPU without an Xid."""
+
+    FELL_OFF = "fell-off"
+    """"fallen off the bus" in a line without Xid, as at driver load."""
+    RESET_DONE = "reset-done"
+    """`GPU reset executed: <uuid>, success: true`, written by whoever reset the GPU."""
+    RESET_FAILED = "reset-failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelNotice:
+    """One line of the kernel log about a GPU that is not an Xid."""
+
+    kind: NoticeKind
+    gpu: str | None
+    pci_bus_id: str | None
+    observed_at: datetime
+    text: str = ""
+    boot_id: BootId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +245,8 @@ class Snapshot:
     """Every GPU ever seen in this boot, in index order; those that do not answer keep their identity."""
     xids: tuple[XidEvent, ...] = ()
     """Events since the previous snapshot, oldest first."""
+    notices: tuple[KernelNotice, ...] = ()
+    """Other kernel lines about GPUs since the previous snapshot, oldest first."""
     enumerated: int = 0
     """What nvmlDeviceGetCount said in this sweep."""
     worker_restarts: int = 0

@@ -1,0 +1,142 @@
+"""The ledger and the last snapshot to what other programs see: health per GPU, health of the node, advice.
+
+Health of a GPU, first match wins:
+
+| Standing findings and status                                                       | Health    |
+|------------------------------------------------------------------------------------|-----------|
+| a critical finding whose scope is not the application, other than `probe-hung`     | Unhealthy |
+| the probe hung or `probe-hung` stands, every call failed, or the driver is not there | Unknown |
+| lost, missing, or reset required                                                   | Unhealthy |
+| any other finding of severity warning, error or critical                           | Degraded  |
+| nothing, or findings of severity info only                                         | Healthy   |
+
+So application Xids (13, 31, 43) make a GPU Degraded at most, Xid 45 leaves it Healthy; what is proven stands even
+while nobody can read the GPU; and a hang alone is Unknown, with `probe-hung` (critical, advice reboot-node) beside it
+to act on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from exporter.assess.ledger import Ledger
+from exporter.assess.polled import expected_gpus
+from exporter.health.codes import PROBE_HUNG, RECOVERY_ACTION
+from exporter.health.vocabulary import (
+    SEVERITY_ORDER,
+    DevicePod,
+    DeviceReport,
+    Finding,
+    Health,
+    HealthReport,
+    Scope,
+    Severity,
+)
+from exporter.readings import DriverState, GpuReadings, GpuStatus, PodMapping, Snapshot
+
+UNREAD = frozenset({GpuStatus.HUNG, GpuStatus.FAILED})
+GONE = frozenset({GpuStatus.LOST, GpuStatus.MISSING, GpuStatus.RESET_REQUIRED})
+
+WORST_FIRST = (Health.UNHEALTHY, Health.UNKNOWN, Health.DEGRADED, Health.HEALTHY)
+"""Unknown outranks Degraded: nobody may trust a node with a GPU that cannot be judged."""
+
+
+def report(
+    ledger: Ledger,
+    snapshot: Snapshot,
+    mapping: PodMapping,
+    pods: Mapping[str, tuple[DevicePod, ...]],
+    exporter_version: str,
+) -> HealthReport:
+    """What the exporter says about its node; `pods` = holders by GPU UUID, as attribution made them of `mapping`."""
+    driver_answers = snapshot.driver_state is DriverState.OK
+    gpus = tuple(
+        _device(gpu, _of(ledger.findings, gpu.identity.uuid), pods.get(gpu.identity.uuid, ()), driver_answers)
+        for gpu in snapshot.gpus
+    )
+    findings = tuple(sorted((f for f in ledger.findings if f.gpu is None), key=_worst_first))
+    return HealthReport(
+        node=snapshot.node,
+        boot_id=snapshot.boot_id,
+        observed_at=snapshot.taken_at,
+        driver_version=snapshot.driver.driver_version if snapshot.driver else None,
+        exporter_version=exporter_version,
+        expected_gpus=expected_gpus(snapshot, ledger.limits),
+        seen_gpus=snapshot.enumerated,
+        health=node_health((gpu.health for gpu in gpus), findings, snapshot.driver_state),
+        gpus=gpus,
+        findings=findings,
+        mapping_known=mapping.known,
+        driver_state=snapshot.driver_state.value,
+    )
+
+
+def _of(findings: Iterable[Finding], gpu: str) -> tuple[Finding, ...]:
+    return advised(tuple(sorted((f for f in findings if f.gpu == gpu), key=_worst_first)))
+
+
+def _worst_first(finding: Finding) -> tuple[int, str]:
+    return -SEVERITY_ORDER.index(finding.severity), finding.code
+
+
+def advised(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The findings of one GPU with the driver's own demand as their advice, where it makes one.
+
+    Application warnings keep theirs: what a program did wrong is not what the driver speaks of.
+    """
+    driver = next((f for f in findings if f.code == RECOVERY_ACTION), None)
+    if driver is None:
+        return findings
+    return tuple(f if _of_application(f) else replace(f, advice=driver.advice) for f in findings)
+
+
+def _of_application(finding: Finding) -> bool:
+    return finding.scope is Scope.APP and finding.severity in (Severity.INFO, Severity.WARNING)
+
+
+def _device(
+    gpu: GpuReadings, findings: tuple[Finding, ...], pods: tuple[DevicePod, ...], driver_answers: bool
+) -> DeviceReport:
+    identity = gpu.identity
+    return DeviceReport(
+        uuid=identity.uuid,
+        index=identity.index,
+        minor=identity.minor,
+        pci_bus_id=identity.pci_bus_id,
+        serial=identity.serial,
+        model=identity.model,
+        health=gpu_health(findings, gpu.status, driver_answers),
+        findings=findings,
+        pods=pods,
+        mig=identity.mig_uuids,
+    )
+
+
+def gpu_health(findings: Iterable[Finding], status: GpuStatus, driver_answers: bool) -> Health:
+    """The decision table at the head of this file."""
+    standing = tuple(findings)
+    if any(_damns(finding) for finding in standing):
+        return Health.UNHEALTHY
+    if status in UNREAD or not driver_answers or any(f.code == PROBE_HUNG for f in standing):
+        return Health.UNKNOWN
+    if status in GONE:
+        return Health.UNHEALTHY
+    if any(finding.severity is not Severity.INFO for finding in standing):
+        return Health.DEGRADED
+    return Health.HEALTHY
+
+
+def _damns(finding: Finding) -> bool:
+    return finding.severity is Severity.CRITICAL and finding.scope is not Scope.APP and finding.code != PROBE_HUNG
+
+
+def node_health(gpus: Iterable[Health], findings: Iterable[Finding], driver_state: DriverState) -> Health:
+    """The worst of the GPUs and the node's own findings; Unknown at least when no driver answers."""
+    seen = set(gpus)
+    standing = tuple(findings)
+    if any(_damns(finding) for finding in standing):
+        seen.add(Health.UNHEALTHY)
+    if driver_state is not DriverState.OK:
+        seen.add(Health.UNKNOWN)
+    if any(finding.severity is not Severity.INFO for finding in standing):
+        seen.add(Health.DEGRADED)
+    return next((health for health in WORST_FIRST if health in seen), Health.HEALTHY)
