@@ -51,8 +51,13 @@ class XidFeed:
         self.without_events: tuple[str, ...] = ()
         """UUIDs of the GPUs that deliver no Xid events (the kernel log is then the only witness)."""
 
-    def open(self) -> bool:
-        """Register; False = no GPU here delivers Xid events, and there is nothing to wait for."""
+    @property
+    def listening(self) -> bool:
+        """False = no GPU here delivers Xid events, and there is nothing to wait for."""
+        return self._set is not None
+
+    def open(self) -> None:
+        """Register every GPU that can deliver."""
         refused: set[int] = set()
         while True:
             candidates = [handle for handle in self._handles if pointer_of(handle) not in refused]
@@ -61,9 +66,8 @@ class XidFeed:
             if culprit is None:
                 break
             refused.add(culprit)
-        listening = {pointer_of(handle) for handle in supporting}
+        listening = {pointer_of(handle) for handle in supporting} if self._set is not None else set()
         self.without_events = tuple(gpu.uuid for pointer, gpu in self._gpus.items() if pointer not in listening)
-        return self._set is not None
 
     def _register(self, handles: list[Any]) -> int | None:
         """Build the set; returns the pointer of the GPU that spoilt it, or None when it stands (or cannot exist)."""
