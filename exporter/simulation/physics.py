@@ -83,8 +83,9 @@ def temperature_celsius(profile: Profile, gpu: GpuState, now: float) -> float:
 
 
 def memory_temperature_celsius(profile: Profile, gpu: GpuState, now: float) -> float:
-    """Memory temperature at `now`: stacked memory runs a few degrees above the core."""
-    return temperature_celsius(profile, gpu, now) + 5.0 + 6.0 * gpu.utilization_ratio
+    """Memory temperature at `now`: stacked memory runs a few degrees above the core, more so when hot."""
+    core = temperature_celsius(profile, gpu, now)
+    return core + 4.0 + 0.15 * (core - profile.ambient_celsius)
 
 
 def utilization_percent(gpu: GpuState, now: float) -> int:
