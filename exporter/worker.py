@@ -189,9 +189,7 @@ def _explained(down: DriverDown) -> str:
     version = loaded_driver_version()
     if down.state is not DriverState.LIBRARY_MISSING or version is None:
         return down.details
-    return (
-        f"{down.details} (kernel driver {version} is loaded: this container lacks the library, not the node the driver)"
-    )
+    return f"{down.details} (kernel driver {version} is loaded: only the library is missing here)"
 
 
 def end_with_parent() -> None:
