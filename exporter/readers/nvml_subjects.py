@@ -37,9 +37,19 @@ FIRST_PROCESS_BUFFER = 64
 LAST_PROCESS_BUFFER = 4096
 
 
-def scaled(value: int | None, factor: float) -> float | None:
-    """`value` in base units; None stays None."""
-    return None if value is None else value * factor
+def from_milli(value: int | None) -> float | None:
+    """Base units from thousandths, by division: 10274 mW are 10.274 W and not 10.274000000000001."""
+    return None if value is None else value / 1000
+
+
+def hertz(megahertz: int | None) -> float | None:
+    """NVML says megahertz; None stays None."""
+    return None if megahertz is None else megahertz * 1e6
+
+
+def real(value: int | None) -> float | None:
+    """A number that is already in base units; None stays None."""
+    return None if value is None else float(value)
 
 
 def flag(value: int | None) -> bool | None:
@@ -103,18 +113,18 @@ def temperature(calls: Calls) -> Values:
         celsius = calls.ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
     threshold = pynvml.nvmlDeviceGetTemperatureThreshold
     return {
-        "temperature_celsius": scaled(celsius, 1.0),
-        "slowdown_celsius": scaled(calls.once(threshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN), 1.0),
-        "shutdown_celsius": scaled(calls.once(threshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN), 1.0),
+        "temperature_celsius": real(celsius),
+        "slowdown_celsius": real(calls.once(threshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
+        "shutdown_celsius": real(calls.once(threshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN)),
     }
 
 
 def power(calls: Calls) -> Values:
     """Power draw, limit (NVML: milliwatts) and energy (NVML: millijoules)."""
     return {
-        "power_watts": scaled(calls.ask(pynvml.nvmlDeviceGetPowerUsage), 1e-3),
-        "power_limit_watts": scaled(calls.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit), 1e-3),
-        "energy_joules": scaled(calls.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption), 1e-3),
+        "power_watts": from_milli(calls.ask(pynvml.nvmlDeviceGetPowerUsage)),
+        "power_limit_watts": from_milli(calls.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)),
+        "energy_joules": from_milli(calls.ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)),
     }
 
 
@@ -153,7 +163,7 @@ def clocks(calls: Calls) -> Values:
         current = calls.ask(pynvml.nvmlDeviceGetClockInfo, domain)
         if current is not None:
             limit = calls.once(pynvml.nvmlDeviceGetMaxClockInfo, domain)
-            readings.append(ClockReading(domain=name, current_hertz=current * 1e6, max_hertz=scaled(limit, 1e6)))
+            readings.append(ClockReading(domain=name, current_hertz=current * 1e6, max_hertz=hertz(limit)))
     reasons = calls.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
     if reasons is None and not calls.failing:
         # The name before R535.
