@@ -21,13 +21,15 @@ from remediator.adapters.wire import HasMetadata
 T = TypeVar("T", bound=HasMetadata)
 
 PAGE = 500
-EVICTION_TIMEOUT = 20.0
-"""Seconds: the server itself retries a contended budget every 0.5 s, up to 20 times, before it answers."""
+EVICTION_TIMEOUT = 15.0
+"""Seconds: the server itself retries a contended budget every 0.5 s, up to 20 times, before it answers. Not longer,
+because the leader fence must hold for all of it (elector.LeaseTimes)."""
 READ_ATTEMPTS = 4
 LONGEST_WAIT = 5.0
 """Seconds a read waits inside the call for an overloaded server; a longer wish goes back to the caller."""
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,8 @@ class Eviction:
     namespace: str
     name: str
     uid: str
+    grace_seconds: int | None = None
+    """None = the pod's own."""
     dry_run: bool = False
 
 
@@ -108,6 +112,13 @@ class KubeApi:
             body["metadata"] = {"resourceVersion": resource_version}
         return self.merge_patch(ref, body, "status")
 
+    def patch_condition(self, node: Ref[T], condition: Mapping[str, str]) -> T:
+        """Set one condition of a Node: strategic merge by `type` leaves the kubelet's conditions alone."""
+        body = {"status": {"conditions": [dict(condition)]}}
+        what = f"patch {node} condition {condition['type']}"
+        reply = self._write(what, "PATCH", node.path("status"), body, STRATEGIC_PATCH)
+        return _decoded(what, reply.body, node.resource.kind)
+
     def delete(self, ref: Ref[T], *, uid: str = "", propagation: str = "Background") -> None:
         """Ask for deletion (of exactly that `uid` when given); raises NotFound, Conflict."""
         body: dict[str, Any] = {"propagationPolicy": propagation}
@@ -119,6 +130,8 @@ class KubeApi:
         """Evict one pod; raises Blocked (budget), NotFound, Conflict (another pod of that name), Refused, Retryable."""
         ref = Ref(PODS, eviction.name, eviction.namespace)
         options: dict[str, Any] = {"preconditions": {"uid": eviction.uid}}
+        if eviction.grace_seconds is not None:
+            options["gracePeriodSeconds"] = eviction.grace_seconds
         if eviction.dry_run:
             options["dryRun"] = ["All"]
         body = {

@@ -29,11 +29,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseTimes:
-    """Seconds; `duration > renew_deadline > retry`, as in every controller of Kubernetes."""
+    """Seconds; `duration > renew_deadline > retry`, as in every controller of Kubernetes.
 
-    duration: float = 15.0
-    renew_deadline: float = 10.0
-    retry: float = 2.0
+    Twice client-go's 15/10/2: the fence must outlast an eviction (15 s), so `renew_deadline - retry` must be longer.
+    """
+
+    duration: float = 30.0
+    renew_deadline: float = 24.0
+    retry: float = 4.0
 
     def __post_init__(self) -> None:
         if not self.duration > self.renew_deadline > self.retry > 0:

@@ -2,6 +2,7 @@
 
     ApiError
     ├── Retryable      ask again after `after` seconds (our own back-off when None)
+    │   └── NotLeader  not sent at all: the lease may not last as long as the request
     ├── Conflict       somebody else wrote: read again, decide again
     │   └── AlreadyExists
     ├── NotFound       the object (or its kind) is not there
@@ -32,6 +33,10 @@ class ApiError(Exception):
 
 class Retryable(ApiError):
     """No answer, or an answer that means "later"; `after` is the server's own wish in seconds, if it had one."""
+
+
+class NotLeader(Retryable):
+    """The fence held the request back."""
 
 
 class Conflict(ApiError):

@@ -165,7 +165,8 @@ class HttpTransport:
     def request(self, request: Request) -> Reply:
         """The answer, whatever its status; raises Retryable (no answer) or Fatal (not to be trusted)."""
         try:
-            answer = self._open(request, self._timeout(request.timeout), preload=True)
+            # `total` bounds connecting and waiting together: the leader fence counts on it.
+            answer = self._open(request, self._timeout(request.timeout, total=request.timeout), preload=True)
             return Reply(status=answer.status, headers=_lower(answer), body=answer.data)
         except HTTPError as error:
             raise _translated(request.path, error) from error
@@ -183,8 +184,8 @@ class HttpTransport:
         """Drop idle connections; streams are closed by their owners."""
         self._pool.close()
 
-    def _timeout(self, read: float) -> urllib3.Timeout:
-        return urllib3.Timeout(connect=min(self._connect_timeout, read), read=read)
+    def _timeout(self, read: float, total: float | None = None) -> urllib3.Timeout:
+        return urllib3.Timeout(connect=min(self._connect_timeout, read), read=read, total=total)
 
     def _open(self, request: Request, timeout: urllib3.Timeout, *, preload: bool) -> urllib3.BaseHTTPResponse:
         answer = self._once(request, timeout, preload=preload)

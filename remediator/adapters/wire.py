@@ -39,6 +39,7 @@ class Metadata(Slim, frozen=True):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
     def controller(self) -> OwnerReference | None:
         """The owner that would make a replacement, if any."""
@@ -98,30 +99,46 @@ class ResourceNeeds(Slim, frozen=True):
     requests: dict[str, msgspec.Raw] = {}
 
 
+class VolumeMount(Slim, frozen=True):
+    name: str = ""
+    read_only: bool = False
+
+
 class Container(Slim, frozen=True):
     name: str = ""
     resources: ResourceNeeds = ResourceNeeds()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+
+
+class HostPath(Slim, frozen=True):
+    path: str = ""
 
 
 class Volume(Slim, frozen=True):
     name: str = ""
-    empty_dir: msgspec.Raw | None = None
-    host_path: msgspec.Raw | None = None
+    host_path: HostPath | None = None
 
 
 class PodSpec(Slim, frozen=True):
     node_name: str = ""
     priority: int = 0
-    priority_class_name: str = ""
-    termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
+
+
+class Waiting(Slim, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Slim, frozen=True):
+    waiting: Waiting | None = None
 
 
 class ContainerStatus(Slim, frozen=True):
     name: str = ""
-    ready: bool = False
-    restart_count: int = 0
+    state: ContainerState = ContainerState()
 
 
 class PodStatus(Slim, frozen=True):
