@@ -223,12 +223,14 @@ class TellEvent:
     warning: bool = False
     dedupe: str
     """Same key = same event; told again at the earliest after an hour."""
+    incident: str = ""
+    """Told in the chain of this incident, so only after its state was stored; empty = told by itself."""
     destructive: ClassVar[bool] = False
     gates: ClassVar[bool] = False
 
     @property
     def chain(self) -> str:
-        return f"event/{self.dedupe}"
+        return self.incident or f"event/{self.dedupe}"
 
     @property
     def key(self) -> str:

@@ -259,6 +259,8 @@ class PodRecord:
     reason: str = ""
     evicted_at: datetime | None = None
     replacement: str | None = None
+    """Name of the replacement; its UID beside it, because a StatefulSet uses the name again."""
+    replacement_uid: str | None = None
     replacement_node: str | None = None
     replaced_at: datetime | None = None
 

@@ -1,0 +1,333 @@
+"""Incident to and from the GPUIncident object (plain JSON types).
+
+Laws:
+1. Decoding never raises on what an older or newer version wrote: unknown words are read as the most careful value,
+   broken list entries are skipped; only a missing identity (spec) raises `IncidentError`.
+2. Encoding is bounded as the CRD is, and deterministic, so that "compare before writing" is a comparison of dicts.
+3. Times keep their microseconds: what was written is what is read, or waiting would look like a change.
+4. An object without status (we died between creating it and writing its status) is a Suspected incident.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from exporter.health import keys
+from exporter.health.wire import parse_timestamp
+from remediator.domain.model import (
+    Deferral,
+    Fate,
+    GpuTarget,
+    HistoryEntry,
+    Incident,
+    IncidentScope,
+    Phase,
+    PodRecord,
+    QuarantineRecord,
+    RepairRecord,
+    ValidationRecord,
+)
+from remediator.domain.states import bounded
+
+E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+
+MAX_SENTENCE = 512
+MAX_DETAIL = 256
+MAX_LIST = {"findings": 32, "pods": 256, "attempts": 16}
+
+
+class IncidentError(ValueError):
+    """A GPUIncident without the identity that every version writes."""
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, without losing fractions."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def to_object(incident: Incident) -> dict[str, Any]:
+    """The whole object, for creation; the API server ignores its status there, see `to_status`."""
+    return {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.GPU_INCIDENT_KIND,
+        "metadata": {"name": incident.name, "labels": {keys.NODE_LABEL: incident.node[:63].rstrip("-.")}},
+        "spec": to_spec(incident),
+        "status": to_status(incident),
+    }
+
+
+def to_spec(incident: Incident) -> dict[str, Any]:
+    """The immutable identity."""
+    spec: dict[str, Any] = {
+        "nodeName": incident.node,
+        "nodeUID": incident.node_uid,
+        "bootID": incident.boot_id,
+        "scope": incident.scope.value,
+        "fault": incident.fault,
+        "playbook": incident.playbook,
+        "openedAt": timestamp(incident.opened_at),
+    }
+    if incident.gpu is not None:
+        gpu = incident.gpu
+        spec["gpu"] = _present(uuid=gpu.uuid, index=gpu.index, serial=gpu.serial)
+    return spec
+
+
+def to_status(incident: Incident) -> dict[str, Any]:
+    """The status. Absent fields must be removed on the server (write with PUT, or with nulls in a merge patch)."""
+    return _present(
+        phase=incident.phase.value,
+        phaseSince=timestamp(incident.phase_since),
+        reason=incident.reason[:MAX_SENTENCE],
+        findings=[code[:64] for code in incident.findings[: MAX_LIST["findings"]]],
+        quarantine=_quarantine(incident.quarantine),
+        repair=_repair(incident.repair),
+        validation=_validation(incident.validation),
+        attempts=dict(list(incident.attempts.items())[: MAX_LIST["attempts"]]),
+        deadline=_time(incident.deadline),
+        deferral=_deferral(incident.deferral),
+        pods=[_pod(pod) for pod in incident.pods[: MAX_LIST["pods"]]],
+        history=[_entry(entry) for entry in bounded(incident.history)],
+        outcome=incident.outcome or None,
+        closedAt=_time(incident.closed_at),
+    )
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else timestamp(moment)
+
+
+def _quarantine(record: QuarantineRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "method": record.method,
+        "appliedAt": timestamp(record.applied_at),
+        "verified": record.verified,
+        "priorCordon": record.prior_cordon,
+        "cordoned": record.cordoned,
+        "detail": record.detail[:MAX_DETAIL],
+    }
+
+
+def _repair(record: RepairRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "step": record.step,
+        "job": record.job,
+        "requestedAt": timestamp(record.requested_at),
+        "bootIDBefore": record.boot_id_before,
+        "outcome": record.outcome[:MAX_DETAIL],
+    }
+
+
+def _validation(record: ValidationRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "job": record.job,
+        "requestedAt": timestamp(record.requested_at),
+        "outcome": record.outcome[:MAX_DETAIL],
+    }
+
+
+def _deferral(waits: Deferral | None) -> dict[str, Any] | None:
+    if waits is None:
+        return None
+    return {
+        "code": waits.code,
+        "message": waits.message[:MAX_SENTENCE],
+        "since": timestamp(waits.since),
+        "retryAt": timestamp(waits.retry_at),
+    }
+
+
+def _pod(pod: PodRecord) -> dict[str, Any]:
+    return _present(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        owner=pod.owner[:320],
+        ownerUID=pod.owner_uid,
+        fate=pod.fate.value,
+        reason=pod.reason[:MAX_DETAIL],
+        evictedAt=_time(pod.evicted_at),
+        replacement=pod.replacement,
+        replacementUID=pod.replacement_uid,
+        replacementNode=pod.replacement_node,
+        replacedAt=_time(pod.replaced_at),
+    )
+
+
+def _entry(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "time": timestamp(entry.time),
+        "from": entry.source,
+        "to": entry.to,
+        "sentence": entry.sentence[:MAX_SENTENCE],
+    }
+
+
+def from_object(raw: Mapping[str, Any]) -> Incident:
+    """The incident in a GPUIncident object; raises `IncidentError` when its identity cannot be read."""
+    metadata = _mapping(raw.get("metadata"))
+    name = str(metadata.get("name", "?"))
+    try:
+        spec = _mapping(raw["spec"])
+        opened_at = parse_timestamp(spec["openedAt"])
+        identity: dict[str, Any] = {
+            "node": str(spec["nodeName"]),
+            "node_uid": str(spec["nodeUID"]),
+            "fault": str(spec["fault"]),
+            "scope": IncidentScope(str(spec["scope"])),
+        }
+    except KeyError as missing:
+        raise IncidentError(f"GPUIncident {name}: spec lacks {missing.args[0]}") from missing
+    except (TypeError, ValueError) as wrong:
+        raise IncidentError(f"GPUIncident {name}: spec cannot be read: {wrong}") from wrong
+    status = _mapping(raw.get("status"))
+    place = (identity["node"], str(_mapping(spec.get("gpu")).get("uuid", "")) or None)
+    return Incident(
+        **identity,
+        name=name,
+        boot_id=str(spec.get("bootID", "")),
+        playbook=str(spec.get("playbook", "")),
+        opened_at=opened_at,
+        gpu=_maybe(_gpu_from, spec.get("gpu")),
+        uid=str(metadata.get("uid", "")),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        annotations={str(k): str(v) for k, v in _mapping(metadata.get("annotations")).items()},
+        **_status_from(status, opened_at, place),
+    )
+
+
+def _status_from(status: Mapping[str, Any], opened_at: datetime, place: tuple[str, str | None]) -> dict[str, Any]:
+    return {
+        "phase": _phase(status),
+        "phase_since": _maybe(parse_timestamp, status.get("phaseSince")) or opened_at,
+        "reason": str(status.get("reason", "")),
+        "findings": tuple(str(code) for code in status.get("findings") or ()),
+        "quarantine": _maybe(_quarantine_from, status.get("quarantine")),
+        "repair": _maybe(_repair_from, status.get("repair")),
+        "validation": _maybe(_validation_from, status.get("validation")),
+        "attempts": _counts(status.get("attempts")),
+        "deadline": _maybe(parse_timestamp, status.get("deadline")),
+        "deferral": _maybe(lambda found: _deferral_from(found, place), status.get("deferral")),
+        "pods": _readable(_pod_from, status.get("pods")),
+        "history": _readable(_entry_from, status.get("history")),
+        "outcome": str(status.get("outcome", "")),
+        "closed_at": _maybe(parse_timestamp, status.get("closedAt")),
+    }
+
+
+def _phase(status: Mapping[str, Any]) -> Phase:
+    """A phase that we do not know was written by a newer version: a human holds it, nothing is done."""
+    return _word(Phase, status.get("phase", Phase.SUSPECTED), Phase.ESCALATED)
+
+
+def _word(kind: type[E], text: object, unknown: E) -> E:
+    try:
+        return kind(str(text))
+    except ValueError:
+        return unknown
+
+
+def _mapping(raw: object) -> Mapping[str, Any]:
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def _maybe(read: Callable[[Any], T], raw: object) -> T | None:
+    """`read(raw)`, or None when it is absent or cannot be read."""
+    if raw is None:
+        return None
+    try:
+        return read(raw)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _readable(read: Callable[[Any], T], raw: object) -> tuple[T, ...]:
+    entries = raw if isinstance(raw, Iterable) and not isinstance(raw, str | Mapping) else ()
+    found = (_maybe(read, entry) for entry in entries)
+    return tuple(entry for entry in found if entry is not None)
+
+
+def _counts(raw: object) -> dict[str, int]:
+    return {str(step): count for step, count in _mapping(raw).items() if isinstance(count, int)}
+
+
+def _gpu_from(raw: Mapping[str, Any]) -> GpuTarget:
+    return GpuTarget(uuid=str(raw["uuid"]), index=int(raw.get("index", 0)), serial=raw.get("serial"))
+
+
+def _quarantine_from(raw: Mapping[str, Any]) -> QuarantineRecord:
+    return QuarantineRecord(
+        method=str(raw["method"]),
+        applied_at=parse_timestamp(raw["appliedAt"]),
+        verified=bool(raw.get("verified", False)),
+        prior_cordon=bool(raw.get("priorCordon", False)),
+        cordoned=bool(raw.get("cordoned", False)),
+        detail=str(raw.get("detail", "")),
+    )
+
+
+def _repair_from(raw: Mapping[str, Any]) -> RepairRecord:
+    return RepairRecord(
+        step=str(raw["step"]),
+        job=str(raw.get("job", "")),
+        requested_at=parse_timestamp(raw["requestedAt"]),
+        boot_id_before=str(raw.get("bootIDBefore", "")),
+        outcome=str(raw.get("outcome", "")),
+    )
+
+
+def _validation_from(raw: Mapping[str, Any]) -> ValidationRecord:
+    return ValidationRecord(
+        job=str(raw.get("job", "")),
+        requested_at=parse_timestamp(raw["requestedAt"]),
+        outcome=str(raw.get("outcome", "")),
+    )
+
+
+def _deferral_from(raw: Mapping[str, Any], place: tuple[str, str | None]) -> Deferral:
+    return Deferral(
+        code=str(raw["code"]),
+        message=str(raw.get("message", "")),
+        since=parse_timestamp(raw["since"]),
+        retry_at=parse_timestamp(raw["retryAt"]),
+        node=place[0],
+        gpu=place[1],
+    )
+
+
+def _pod_from(raw: Mapping[str, Any]) -> PodRecord:
+    return PodRecord(
+        namespace=str(raw["namespace"]),
+        name=str(raw["name"]),
+        uid=str(raw["uid"]),
+        fate=_word(Fate, raw.get("fate"), Fate.HELD),
+        owner=str(raw.get("owner", "")),
+        owner_uid=str(raw.get("ownerUID", "")),
+        reason=str(raw.get("reason", "")),
+        evicted_at=_maybe(parse_timestamp, raw.get("evictedAt")),
+        replacement=raw.get("replacement"),
+        replacement_uid=raw.get("replacementUID"),
+        replacement_node=raw.get("replacementNode"),
+        replaced_at=_maybe(parse_timestamp, raw.get("replacedAt")),
+    )
+
+
+def _entry_from(raw: Mapping[str, Any]) -> HistoryEntry:
+    return HistoryEntry(
+        time=parse_timestamp(raw["time"]),
+        source=str(raw.get("from", "")),
+        to=str(raw["to"]),
+        sentence=str(raw.get("sentence", "")),
+    )
