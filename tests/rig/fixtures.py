@@ -1,8 +1,10 @@
 """Fixtures of the rigs, loaded by tests/conftest.py as a plugin.
 
-`real_control_plane` is shared by all tests of a process: use names of your own and remove cluster-wide objects.
+`real_control_plane` and `two_nodes` are shared by all tests of a process: use names of your own, remove cluster-wide
+objects, leave nodes Ready.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 
@@ -10,9 +12,14 @@ import pytest
 
 from tests.rig import binaries
 from tests.rig.control_plane import ControlPlane
+from tests.rig.nodes import Cluster, cluster
 from tests.rig.require import require_rig
 
-RIG_FIXTURES = {"real_control_plane"}
+RIG_FIXTURES = {"real_control_plane", "two_nodes"}
+NODE_PROGRAMS = ("containerd", "ctr", "runc", "unshare", "mount", "openssl")
+GPUS_PER_NODE = 4
+PROFILE = "h100"
+NODES = ("node-a", "node-b")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.rig)
             # One control plane a run is enough, and two cores carry no second one (with --dist loadgroup).
             item.add_marker(pytest.mark.xdist_group("rig"))
+        if "two_nodes" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.nodes)
+            item.add_marker(pytest.mark.slow)
 
 
 def require_control_plane() -> None:
@@ -38,3 +48,26 @@ def real_control_plane() -> Iterator[ControlPlane]:
     require_control_plane()
     with ControlPlane(controllers="lean") as plane:
         yield plane
+
+
+def require_nodes() -> None:
+    """Skip or fail unless real nodes can be started here."""
+    require_control_plane()
+    if os.geteuid() != 0:
+        require_rig("real nodes: need root (mounts, control groups)")
+    for program in NODE_PROGRAMS:
+        if shutil.which(program) is None:
+            require_rig(f"real nodes: {program} is not on PATH (Debian packages containerd, runc, util-linux, mount)")
+    lacking = binaries.missing(binaries.NODE)
+    if lacking:
+        require_rig(f"real nodes: {', '.join(lacking)} not built (run: make rig)")
+
+
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[Cluster]:
+    """Nodes `node-a` and `node-b`, each with the four GPUs of `--simulate h100x4`, and all controllers."""
+    from exporter.simulation.state import gpu_uuid  # only here: a plugin must load whatever else is broken
+
+    require_nodes()
+    with cluster({name: [gpu_uuid(name, PROFILE, index) for index in range(GPUS_PER_NODE)] for name in NODES}) as nodes:
+        yield nodes
