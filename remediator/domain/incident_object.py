@@ -37,6 +37,11 @@ MAX_SENTENCE = 512
 MAX_DETAIL = 256
 MAX_LIST = {"findings": 32, "pods": 256, "attempts": 16}
 
+STATUS_FIELDS = (
+    *("phase", "phaseSince", "reason", "findings", "quarantine", "repair", "validation", "attempts", "deadline"),
+    *("deferral", "pods", "history", "outcome", "closedAt"),
+)
+
 
 class IncidentError(ValueError):
     """A GPUIncident without the identity that every version writes."""
@@ -76,7 +81,7 @@ def to_spec(incident: Incident) -> dict[str, Any]:
 
 
 def to_status(incident: Incident) -> dict[str, Any]:
-    """The status. Absent fields must be removed on the server (write with PUT, or with nulls in a merge patch)."""
+    """The status without absent fields, for PUT and for comparison."""
     return _present(
         phase=incident.phase.value,
         phaseSince=timestamp(incident.phase_since),
@@ -93,6 +98,11 @@ def to_status(incident: Incident) -> dict[str, Any]:
         outcome=incident.outcome or None,
         closedAt=_time(incident.closed_at),
     )
+
+
+def to_status_patch(incident: Incident) -> dict[str, Any]:
+    """The status for a merge patch: absent fields as null, or the server would keep the old ones."""
+    return {**dict.fromkeys(STATUS_FIELDS), **to_status(incident)}
 
 
 def _present(**fields: Any) -> dict[str, Any]:
@@ -112,6 +122,7 @@ def _quarantine(record: QuarantineRecord | None) -> dict[str, Any] | None:
         "verified": record.verified,
         "priorCordon": record.prior_cordon,
         "cordoned": record.cordoned,
+        "bootID": record.boot_id,
         "detail": record.detail[:MAX_DETAIL],
     }
 
@@ -274,6 +285,7 @@ def _quarantine_from(raw: Mapping[str, Any]) -> QuarantineRecord:
         verified=bool(raw.get("verified", False)),
         prior_cordon=bool(raw.get("priorCordon", False)),
         cordoned=bool(raw.get("cordoned", False)),
+        boot_id=str(raw.get("bootID", "")),
         detail=str(raw.get("detail", "")),
     )
 

@@ -221,6 +221,8 @@ class QuarantineRecord:
     prior_cordon: bool = False
     cordoned: bool = False
     """We cordoned (never true when it was cordoned before us)."""
+    boot_id: str = ""
+    """Boot in which the mark was last seen: a mark that is gone in the same boot was taken off by somebody."""
     detail: str = ""
 
 

@@ -90,6 +90,7 @@ def _intent(case: Case, node: NodeView) -> QuarantineRecord:
         applied_at=case.now,
         prior_cordon=prior,
         cordoned=wants_cordon and not prior,
+        boot_id=str(case.report.boot_id) if case.report else "",
         detail=f"{keys.UNHEALTHY_TAINT}={case.incident.fault}:{keys.NO_SCHEDULE}",
     )
 
@@ -108,15 +109,16 @@ def _quarantine(case: Case, record: QuarantineRecord) -> Quarantine:
 
 
 def verified(case: Case) -> Case:
-    """Notes in the incident that the mark has been seen: from now on its absence means something."""
+    """Notes in the incident that the mark has been seen, and in which boot: its absence now means something."""
     record = case.incident.quarantine
-    if record is None or record.verified or not in_place(case):
+    if record is None or not in_place(case):
         return case
-    return case.at(replace(case.incident, quarantine=replace(record, verified=True)))
+    boot = str(case.report.boot_id) if case.report else record.boot_id
+    return case.at(replace(case.incident, quarantine=replace(record, verified=True, boot_id=boot)))
 
 
 def taken_back(case: Case) -> bool:
-    """Somebody took our mark off: it was seen, it is gone, and the node has not rebooted since the opening."""
+    """Somebody took our mark off: it was seen, it is gone, and the node has not rebooted in between."""
     record = case.incident.quarantine
     if record is None or not record.verified or case.node is None or in_place(case):
         return False
@@ -133,7 +135,10 @@ def restore(case: Case) -> Quarantine | None:
 
 
 def _rebooted(case: Case) -> bool:
-    return case.report is not None and case.report.boot_id not in ("", case.incident.boot_id)
+    """The node runs another boot than the one in which our mark was last seen."""
+    record = case.incident.quarantine
+    seen_in = record.boot_id if record and record.boot_id else case.incident.boot_id
+    return case.report is not None and case.report.boot_id not in ("", seen_in)
 
 
 def closing_act(case: Case) -> Step:

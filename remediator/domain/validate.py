@@ -97,7 +97,10 @@ def probation_signal(case: Case) -> tuple[Signal, str] | None:
 def probation_act(case: Case) -> Step:
     end = later(case.incident.phase_since, probation_seconds(case))
     wait = Wait(code=Code.PROBATION, message="validated; watched before it gets work again", retry_at=end)
-    return Step(incident=replace(case.incident, deadline=end), wait=wait)
+    shown = case.incident.deadline
+    # Stored times may have lost their fractions; a second is no reason to write.
+    close = shown is not None and abs((shown - end).total_seconds()) < 1
+    return Step(incident=replace(case.incident, deadline=shown if close else end), wait=wait)
 
 
 def probation_seconds(case: Case) -> float:
