@@ -21,6 +21,8 @@ class Entry:
     """Good readings in a row."""
     good_since: datetime | None = None
     """Time of the first of them."""
+    good_at: datetime | None = None
+    """Time of the newest of them: one reading judged twice is one reading."""
 
     @property
     def key(self) -> Key:
@@ -74,6 +76,7 @@ def read_again(entry: Entry, event: HealthEvent) -> Entry:
         quiet_since=max(entry.quiet_since, event.observed_at),
         good_reads=0,
         good_since=None,
+        good_at=None,
     )
 
 
@@ -85,6 +88,7 @@ def happened_again(entry: Entry, event: HealthEvent) -> Entry:
         finding=replace(worse.finding, count=worse.finding.count + 1),
         good_reads=0,
         good_since=None,
+        good_at=None,
     )
 
 
@@ -104,11 +108,14 @@ def confirmed(entry: Entry, event: HealthEvent) -> Entry:
 
 
 def read_good(entry: Entry, event: HealthEvent) -> Entry:
-    """One more good reading in a row."""
+    """One more good reading in a row, if it is a newer one."""
+    if entry.good_at is not None and event.observed_at <= entry.good_at:
+        return entry
     return replace(
         entry,
         good_reads=entry.good_reads + 1,
         good_since=entry.good_since or event.observed_at,
+        good_at=event.observed_at,
     )
 
 

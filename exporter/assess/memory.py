@@ -90,6 +90,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "quietSince": entry.quiet_since.isoformat(),
         "goodReads": entry.good_reads,
         "goodSince": _text(entry.good_since),
+        "goodAt": _text(entry.good_at),
     }
 
 
@@ -113,6 +114,7 @@ def _entry_from(raw: Mapping[str, Any]) -> Entry:
         quiet_since=_aware(raw["quietSince"]),
         good_reads=int(raw["goodReads"]),
         good_since=_moment(raw["goodSince"]),
+        good_at=_moment(raw["goodAt"]),
     )
 
 
