@@ -60,7 +60,7 @@ class ServerSettings:
 
 
 Release = Callable[[str], bool]
-"""Let go of the GPU with this UUID, so that it can be reset; False = no such GPU."""
+"""Let go of the GPU with this UUID, so that it can be reset; False = no such GPU, or the driver does not let go."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -163,7 +163,8 @@ class Server:
         # The worker may take a while to end.
         released = await asyncio.to_thread(self._release, uuid)
         if not released:
-            return JSONResponse({"error": f"no GPU {uuid} here"}, status_code=404)
+            why = f"{uuid} is no GPU of this node, or a call into the driver does not return"
+            return JSONResponse({"error": why}, status_code=409)
         return JSONResponse({"released": uuid})
 
     async def _landing(self, _: Request) -> Response:

@@ -1,8 +1,8 @@
 """Exposition: readings to Prometheus text; families by subject, one file each, and the renderer.
 
 Lives here: metric names, help texts, labels, rendering to bytes. May not live here: reading a device, judging.
-May import: `exporter.health`, `exporter.readings`, the result types of `exporter.assess`; `prometheus_client` only in
-`own.py`.
+May import: `exporter.health`, `exporter.readings`, `exporter.attribution`, the result types of `exporter.assess`;
+`prometheus_client` only in `own.py`.
 """
 
 from exporter.exposition import (

@@ -3,31 +3,23 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from exporter.attribution.devices import SYSTEMS
+from exporter.attribution.naming import Names
 from exporter.exposition.family import Facts, Family, Sample
 from exporter.health.keys import GPU_RESOURCE_PREFIX
-
-REPLICA_MARK = "::"
-"""The stock device plugin names share N of a GPU `<uuid>::<N>`."""
-
-
-def _owners(facts: Facts) -> dict[str, str]:
-    """Device id (GPU or MIG UUID) to the UUID of its GPU."""
-    owners: dict[str, str] = {}
-    for gpu in facts.snapshot.gpus:
-        owners[gpu.identity.uuid] = gpu.identity.uuid
-        owners.update(dict.fromkeys(gpu.identity.mig_uuids, gpu.identity.uuid))
-    return owners
 
 
 def _allocations(facts: Facts) -> Iterator[Sample]:
     if not facts.mapping.known:
         return
-    owners = _owners(facts)
+    names = Names(gpu.identity for gpu in facts.snapshot.gpus)
     for held in facts.mapping.devices:
-        gpu = owners.get(held.device_id.partition(REPLICA_MARK)[0])
-        if gpu is None and not held.resource.startswith(GPU_RESOURCE_PREFIX):
+        shares = (system(held.device_id, names) for system in SYSTEMS)
+        share = next((share for share in shares if share is not None), None)
+        if share is None and not held.resource.startswith(GPU_RESOURCE_PREFIX):
             continue  # a network card or another vendor's device
-        yield (gpu or "", held.namespace, held.pod, held.container, held.resource, held.device_id), 1
+        gpu = share.gpu if share else ""
+        yield (gpu, held.namespace, held.pod, held.container, held.resource, held.device_id), 1
 
 
 def _known(facts: Facts) -> Iterator[Sample]:
