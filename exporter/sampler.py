@@ -26,6 +26,7 @@ from exporter.readings import GpuIdentity, Snapshot
 from exporter.sampler_crew import Crew, Turn
 from exporter.sampler_roster import Roster
 from exporter.watchdog import attention
+from exporter.worker_process import WorkerProcess
 
 LOG = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Sampler:
         """Begin. Raises `HostUnreadable` when there is no boot id, for nothing could be judged without."""
         self._boot_id = self._read_boot_id()
         roster = Roster(self._settings.known_gpus, datetime.now(UTC))
-        self._crew = Crew(self._worker_settings(), self._settings.hung_retry_seconds, roster)
+        self._crew = Crew(self._worker_settings(), self._settings.hung_retry_seconds, roster, WorkerProcess)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._thread.start()

@@ -9,8 +9,10 @@ Laws:
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Protocol
 
 from exporter.messages import (
     Attached,
@@ -28,7 +30,6 @@ from exporter.readings import GpuStatus, XidEvent
 from exporter.sampler_exclusions import Exclusions, back_off
 from exporter.sampler_roster import Roster
 from exporter.watchdog import FINE, State, Verdict, Watch, judge
-from exporter.worker_process import WorkerProcess
 
 LOG = logging.getLogger(__name__)
 
@@ -53,11 +54,35 @@ class Turn:
     xids: list[XidEvent] = field(default_factory=list)
 
 
+class Process(Protocol):
+    """What the crew needs of a worker's process; `worker_process.WorkerProcess` is the real one."""
+
+    settings: WorkerSettings
+    started: float
+    descriptor: int
+
+    @property
+    def pid(self) -> int: ...
+
+    def receive(self) -> list[Message] | None: ...
+
+    def state(self) -> str: ...
+
+    def end(self) -> bool: ...
+
+    def is_gone(self) -> bool: ...
+
+    def exit_sentence(self) -> str: ...
+
+
+Start = Callable[[WorkerSettings, float], Process]
+
+
 @dataclass
 class Hand:
     """A running worker and the last that it said of its progress."""
 
-    process: WorkerProcess
+    process: Process
     mark: Mark | None = None
 
     def verdict(self, attentive_since: float, now: float) -> Verdict:
@@ -74,15 +99,18 @@ class Hand:
 class Crew:
     """Starts, hears, watches and ends the workers; what they say of the GPUs goes into the roster."""
 
-    def __init__(self, settings: WorkerSettings, retry_seconds: float, roster: Roster) -> None:
+    def __init__(self, settings: WorkerSettings, retry_seconds: float, roster: Roster, start: Start) -> None:
         self.roster = roster
         self.exclusions = Exclusions(retry_seconds)
         self.restarts = 0
         """Workers that were replaced because they died, hung or fell silent."""
         self.sweeper: Hand | None = None
         self._settings = settings
+        self._counted = 0
+        """How many GPUs NVML enumerated when the excluded indices got their meaning; 0 = no worker has attached yet."""
+        self._start = start
         self._probe: Hand | None = None
-        self._stuck: list[WorkerProcess] = []
+        self._stuck: list[Process] = []
         self._start_at = 0.0
         self._deaths = 0
         self._driver_waits = 0
@@ -177,11 +205,12 @@ class Crew:
 
     def _attached(self, attached: Attached, now: float) -> None:
         self._driver_waits = 0
-        if self.exclusions and attached.count != self.exclusions.count:
+        if self.exclusions and self._counted not in (0, attached.count):
             # An index names another GPU now; which one hung can only be found out anew.
             self.exclusions.forget()
             self._dismiss_sweeper(now)
             return
+        self._counted = attached.count
         if attached.without_events:
             LOG.warning("NVML delivers no Xid events for %s", ", ".join(attached.without_events))
         self.roster.attached(attached, self.exclusions.indices, datetime.now(UTC))
@@ -212,8 +241,6 @@ class Crew:
         self._replace(verdict.sentence, now)
 
     def _exclude(self, index: int, now: float) -> None:
-        if not self.exclusions:
-            self.exclusions.count = self.roster.count
         self.exclusions.hung(index, now)
         self.roster.silent(index, GpuStatus.HUNG, datetime.now(UTC))
 
@@ -262,7 +289,7 @@ class Crew:
         # One place among the stuck stays free for the sweeping worker: seven good GPUs matter more than this answer.
         if index is None or self.sweeper is None or len(self._stuck) >= MOST_STUCK_WORKERS - 1:
             return
-        self._probe = Hand(WorkerProcess(replace(self._settings, only=index), now))
+        self._probe = Hand(self._start(replace(self._settings, only=index), now))
 
     def _man(self, now: float) -> None:
         """See to it that there is a sweeping worker."""
@@ -271,7 +298,7 @@ class Crew:
         if len(self._stuck) >= MOST_STUCK_WORKERS:
             self.roster.details = f"{len(self._stuck)} workers are stuck in the driver for good; only a reboot helps"
             return
-        self.sweeper = Hand(WorkerProcess(replace(self._settings, without=self.exclusions.indices), now))
+        self.sweeper = Hand(self._start(replace(self._settings, without=self.exclusions.indices), now))
 
     def _replace(self, reason: str, now: float) -> None:
         """The sweeping worker is no good any more."""
@@ -293,6 +320,6 @@ class Crew:
             self._end(self._probe.process)
             self._probe = None
 
-    def _end(self, process: WorkerProcess) -> None:
+    def _end(self, process: Process) -> None:
         if not process.end():
             self._stuck.append(process)

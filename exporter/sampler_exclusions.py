@@ -4,8 +4,6 @@ A GPU that hung is tried again by a probe of its own, so that a second hang cost
 times the base delay. A GPU that was released for a reset comes back the same way, since a reset may have failed.
 """
 
-from collections.abc import Collection
-
 LONGEST_RETRY_SECONDS = 900.0
 
 
@@ -22,8 +20,6 @@ class Exclusions:
         self._retry_seconds = retry_seconds
         self._retry_at: dict[int, float] = {}
         self._attempts: dict[int, int] = {}
-        self.count = 0
-        """How many GPUs NVML enumerated when the first of these indices was excluded."""
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -52,15 +48,7 @@ class Exclusions:
         ready = [(at, index) for index, at in self._retry_at.items() if at <= now]
         return min(ready)[1] if ready else None
 
-    def next_due(self) -> float | None:
-        """When the next one may be tried; None = nothing is excluded."""
-        return min(self._retry_at.values(), default=None)
-
     def forget(self) -> None:
         """The indices mean other GPUs now, or another boot."""
         self._retry_at.clear()
         self._attempts.clear()
-
-    def untouched(self, others: Collection[int] = ()) -> tuple[int, ...]:
-        """The excluded indices without `others`."""
-        return tuple(index for index in self.indices if index not in others)

@@ -14,8 +14,8 @@ from exporter.messages import Mark
 
 # Starting an interpreter and loading a driver library on a node that is busy at boot.
 START_ALLOWANCE_SECONDS = 30.0
-# Taking a GPU without persistence mode initialises the board, which takes seconds, under a lock of the driver.
-ATTACH_ALLOWANCE_SECONDS = 30.0
+# Taking a GPU without persistence mode initialises the board, which takes seconds (default: half a minute).
+ATTACH_FACTOR = 6.0
 # A worker that is ready to run and gets no processor looks as silent as one whose driver call spins: it gets more time.
 STARVED_FACTOR = 3.0
 
@@ -85,5 +85,5 @@ def _allowance(mark: Mark | None, watch: Watch) -> float:
     if mark is None:
         return max(START_ALLOWANCE_SECONDS, timeout)
     if mark.subject in OPENING:
-        return max(ATTACH_ALLOWANCE_SECONDS, timeout)
+        timeout *= ATTACH_FACTOR
     return timeout * STARVED_FACTOR if watch.process_state == RUNNABLE_STATE else timeout

@@ -30,6 +30,7 @@ from exporter.messages import (
 )
 from exporter.readers.host import loaded_driver_version
 from exporter.readers.nvml import SUBJECT_NAMES, DriverDown, GpuReader, Unattached, attach
+from exporter.readers.nvml_calls import OutOfTime
 from exporter.readers.nvml_events import EventsFailed, XidFeed
 from exporter.readers.nvml_library import GpuGone, count_gpus, driver_info, open_nvml
 from exporter.readings import DriverState, GpuReadings, XidEvent
@@ -63,6 +64,38 @@ class Pipe:
         self.send(
             Mark(subject=subject, monotonic=time.monotonic(), gpu_index=gpu_index, planned_seconds=planned_seconds)
         )
+
+
+class Pace:
+    """How long one GPU's sweep may take, and marks within a subject of many calls: slow is not hung."""
+
+    def __init__(self, pipe: Pipe, index: int, timeout_seconds: float) -> None:
+        self._pipe = pipe
+        self._index = index
+        self._timeout_seconds = timeout_seconds
+        self._subject = ""
+        self._started = self._marked = time.monotonic()
+
+    def begin(self, subject: str) -> None:
+        """A subject begins. Raises `OutOfTime`."""
+        self._check(time.monotonic())
+        self._subject = subject
+        self._mark(time.monotonic())
+
+    def before_call(self) -> None:
+        """A call follows; a mark is worth its price only when the last one is getting old. Raises `OutOfTime`."""
+        now = time.monotonic()
+        self._check(now)
+        if now - self._marked > self._timeout_seconds / 4:
+            self._mark(now)
+
+    def _check(self, now: float) -> None:
+        if now - self._started > self._timeout_seconds:
+            raise OutOfTime
+
+    def _mark(self, now: float) -> None:
+        self._marked = now
+        self._pipe.mark(self._subject, self._index)
 
 
 class Worker:
@@ -147,14 +180,15 @@ class Worker:
     def _read(self, reader: GpuReader) -> GpuReadings:
         """One GPU, for at most the probe timeout: what is left by then counts as failed, and the next one starts."""
         started = time.monotonic()
-        reader.begin()
+        pace = Pace(self._pipe, reader.identity.index, self._settings.probe_timeout_seconds)
+        reader.begin(pace.before_call)
         try:
             for subject in SUBJECT_NAMES:
-                if time.monotonic() - started > self._settings.probe_timeout_seconds:
+                try:
+                    pace.begin(subject)
+                    reader.read(subject)
+                except OutOfTime:
                     reader.skip(subject)
-                    continue
-                self._pipe.mark(subject, reader.identity.index)
-                reader.read(subject)
         except GpuGone as gone:
             return reader.gone(gone.status, datetime.now(UTC), time.monotonic() - started)
         return reader.finish(datetime.now(UTC), time.monotonic() - started)
@@ -209,6 +243,13 @@ def _exit_at_end_of_input() -> None:
     os._exit(0)
 
 
+def give_back_memory() -> None:
+    """Return to the system what importing left behind: 11 of 27 MB with nvidia-ml-py (measured). Only glibc can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def read_settings() -> WorkerSettings:
     """The first line of standard input, byte by byte so that nothing behind it is swallowed into a buffer."""
     line = bytearray()
@@ -228,6 +269,7 @@ def main() -> None:
         from exporter.simulation.library import install
 
         install(settings.simulate_state_path)
+    give_back_memory()
     Worker(settings, Pipe(int(sys.argv[1]))).run()
     # Without the destructors of a driver library: they may wait for a GPU that does not answer.
     os._exit(0)

@@ -1,7 +1,7 @@
 """What the host says about itself: boot id, node name, kernel driver, device nodes."""
 
+import os
 import re
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def read_boot_id(path: Path = BOOT_ID_PATH) -> BootId:
 
 def node_name(environment: Mapping[str, str]) -> str:
     """NODE_NAME (the DaemonSet sets it from spec.nodeName), else the host's name in lower case, as kubelets do."""
-    return environment.get("NODE_NAME") or socket.gethostname().lower()
+    return environment.get("NODE_NAME") or os.uname().nodename.lower()
 
 
 def loaded_driver_version(path: Path = DRIVER_VERSION_PATH) -> str | None:

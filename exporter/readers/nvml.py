@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from exporter.readers.nvml_calls import Calls
+from exporter.readers.nvml_calls import Calls, unpaced
 from exporter.readers.nvml_identity import identify
 from exporter.readers.nvml_library import GONE, DriverDown, GpuGone, driver_down
 from exporter.readers.nvml_subjects import SUBJECTS, Values
@@ -41,13 +41,14 @@ class GpuReader:
         self._values: Values = {}
         self._modes: tuple[object, object] | None = None
 
-    def begin(self) -> None:
-        """Start a sweep of this GPU."""
+    def begin(self, pace: Callable[[], None] = unpaced) -> None:
+        """Start a sweep of this GPU; `pace` is asked before each call and ends the subject by raising `OutOfTime`."""
         self._calls.begin()
+        self._calls.pace = pace
         self._values = {}
 
     def read(self, subject: str) -> None:
-        """Read one of `SUBJECT_NAMES`. Raises `GpuGone`, `DriverDown`; may block for as long as the driver likes."""
+        """Read one of `SUBJECT_NAMES`. Raises `GpuGone`, `DriverDown`, `OutOfTime`; may block for ever."""
         self._calls.subject = subject
         self._values |= _SUBJECT[subject](self._calls)
 

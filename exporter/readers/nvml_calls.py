@@ -40,11 +40,21 @@ def known(value: int) -> int | None:
     return None if value in SENTINELS else value
 
 
+class OutOfTime(Exception):
+    """Raised by whoever paces the calls: no further call on this GPU in this sweep."""
+
+
+def unpaced() -> None:
+    """The pace of callers without a deadline."""
+
+
 class Calls:
     """The calls of one GPU handle, with their memory."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
+        self.pace: Callable[[], None] = unpaced
+        """Asked before each call; may raise `OutOfTime`."""
         self.subject = ""
         """What is being read now; a failure is charged to it."""
         self.failed: set[str] = set()
@@ -73,6 +83,7 @@ class Calls:
         key = (function.__name__, *arguments)
         if key in self._unsupported:
             return None
+        self.pace()
         try:
             answer = function(self.handle, *arguments)
         except pynvml.NVMLError as error:

@@ -145,7 +145,7 @@ def test_processes_are_counted_and_make_the_gpu_busy(boot: Callable[[str, int], 
     state.set_processes(node.path, {0: running})
     gpu = read_until(node.readers()[0], lambda readings: readings.compute_processes == 100)
     assert gpu.compute_processes == 100, "more than the first buffer holds"
-    assert gpu.utilization_ratio == pytest.approx(0.5, abs=0.01)
+    assert gpu.utilization_ratio == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_lost_gpu_keeps_its_identity_and_no_reading(boot: Callable[[str, int], Node]) -> None:
