@@ -130,7 +130,7 @@ class KubeletSocket:
         channel, _ = self._listener.accept()
         # A client that stops reading must not stop the others for longer than this.
         channel.settimeout(2.0)
-        settings = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
+        settings = h2.config.H2Configuration(client_side=False)
         client = _Client(channel, h2.connection.H2Connection(config=settings))
         client.protocol.initiate_connection()
         self._clients[channel.fileno()] = client
@@ -153,7 +153,7 @@ class KubeletSocket:
     def _handle(self, client: _Client, event: h2.events.Event) -> None:
         match event:
             case h2.events.RequestReceived(stream_id=int(stream), headers=headers):
-                client.paths[stream] = next((str(value) for name, value in headers or () if name == ":path"), "")
+                client.paths[stream] = dict(headers or ()).get(b":path", b"").decode(errors="replace")
             case h2.events.DataReceived(stream_id=int(stream), flow_controlled_length=int(length)) if length:
                 client.protocol.acknowledge_received_data(length, stream)
             case h2.events.StreamEnded(stream_id=int(stream)):
