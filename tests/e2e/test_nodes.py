@@ -147,7 +147,7 @@ from tests.rig import nodes, workfolder
 from tests.rig.control_plane import ControlPlane
 from tests.rig.node import Node
 with workfolder.work_folder("crash") as folder, ControlPlane(controllers="none", scheduler=False) as plane:
-    node = Node(plane, "crash", folder / "crash", [])
+    node = Node(plane, "crash", folder / "crash", ("h100", 1))
     node.boot()
     print(folder, node._group, flush=True)
     sys.stdin.read()

@@ -7,18 +7,19 @@ objects, leave nodes Ready.
 import os
 import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.rig import binaries
 from tests.rig.control_plane import ControlPlane
-from tests.rig.nodes import Cluster, cluster
 from tests.rig.require import require_rig
+
+if TYPE_CHECKING:
+    from tests.rig.nodes import Cluster
 
 RIG_FIXTURES = {"real_control_plane", "two_nodes"}
 NODE_PROGRAMS = ("containerd", "ctr", "runc", "unshare", "mount", "openssl")
-GPUS_PER_NODE = 4
-PROFILE = "h100"
 NODES = ("node-a", "node-b")
 
 
@@ -64,10 +65,10 @@ def require_nodes() -> None:
 
 
 @pytest.fixture(scope="session")
-def two_nodes() -> Iterator[Cluster]:
+def two_nodes() -> "Iterator[Cluster]":
     """Nodes `node-a` and `node-b`, each with the four GPUs of `--simulate h100x4`, and all controllers."""
-    from exporter.simulation.state import gpu_uuid  # only here: a plugin must load whatever else is broken
+    from tests.rig.nodes import cluster  # only here: it needs our simulator, and a plugin must load whatever is broken
 
     require_nodes()
-    with cluster({name: [gpu_uuid(name, PROFILE, index) for index in range(GPUS_PER_NODE)] for name in NODES}) as nodes:
+    with cluster(dict.fromkeys(NODES, ("h100", 4))) as nodes:
         yield nodes

@@ -8,10 +8,9 @@ import json
 import shutil
 import subprocess
 import sys
-import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
+from exporter.simulation import state
 from tests.rig import binaries, cgroups, image
 from tests.rig.api import Object
 from tests.rig.control_plane import ControlPlane
@@ -24,18 +23,25 @@ INIT = Path(__file__).with_name("node_init.py")
 
 
 class Node:
-    """A node `name` of `plane` that offers the devices `gpus` (UUIDs) as nvidia.com/gpu; files live in `folder`."""
+    """A node `name` of `plane` with simulated GPUs (profile and count), offered as nvidia.com/gpu."""
 
-    def __init__(self, plane: ControlPlane, name: str, folder: Path, gpus: Sequence[str]) -> None:
+    def __init__(self, plane: ControlPlane, name: str, folder: Path, hardware: tuple[str, int]) -> None:
         self.name = name
         self.folder = folder
-        self.gpus = list(gpus)
-        self.boot_id = ""
+        self.hardware = hardware
         self._plane = plane
         self._group = f"{cgroups.PREFIX}{folder.parent.name.rsplit('-', 1)[-1]}-{name}"
         self._init: subprocess.Popen[str] | None = None
         for part in ("var-lib", "var-log", "containerd"):
             (folder / part).mkdir(parents=True)
+        silicon = state.create(self.silicon, *hardware, name)
+        self.gpus = [silicon.uuid(index) for index in range(hardware[1])]
+        self.boot_id = silicon.boot_id
+
+    @property
+    def silicon(self) -> Path:
+        """State file of the simulated GPUs, for `gpu-exporter --simulate.state-file` and for injecting faults."""
+        return self.folder / "silicon.json"
 
     @property
     def pod_resources_socket(self) -> Path:
@@ -46,9 +52,8 @@ class Node:
         """Holds what the node's own /proc/sys/kernel/random/boot_id says."""
         return self.folder / "boot_id"
 
-    def boot(self, boot_id: str | None = None) -> None:
+    def boot(self) -> None:
         """Power on; returns when containerd answers and the kubelet is started, before the Node is Ready."""
-        self.boot_id = boot_id or str(uuid.uuid4())
         self.boot_id_file.write_text(self.boot_id + "\n")
         cgroups.create(self._group)
         self._write_configuration()
@@ -79,8 +84,7 @@ class Node:
             image.write_archive(Path(binaries.path("pause")), self.folder / "pause.tar")
             self._ctr("images", "import", "--snapshotter", "native", str(self.folder / "pause.tar"))
         self.start("kubelet")
-        if self.gpus:
-            self.start("device-plugin")
+        self.start("device-plugin")
 
     def power_off(self) -> None:
         """End every process of the node, containers included, and all its mounts."""
@@ -97,10 +101,11 @@ class Node:
         self._init = None
         cgroups.remove(self._group)
 
-    def reboot(self, boot_id: str | None = None) -> str:
-        """Power off and on with a new boot id (returned); disks keep their content, /run does not."""
+    def reboot(self) -> str:
+        """Power off and on with a new boot id (returned): disks stay, /run does not, GPUs heal as far as they do."""
         self.power_off()
-        self.boot(boot_id)
+        self.boot_id = state.reboot(self.silicon).boot_id
+        self.boot()
         return self.boot_id
 
     def start(self, service: str) -> None:

@@ -1,12 +1,13 @@
 """Two real nodes on a real control plane; one such rig at a time on a machine."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.rig import cgroups
+from tests.rig.audit import Audit
 from tests.rig.control_plane import ControlPlane
 from tests.rig.node import Node
 from tests.rig.waiting import eventually
@@ -18,6 +19,7 @@ READY_SECONDS = 90.0
 class Cluster(NamedTuple):
     plane: ControlPlane
     nodes: tuple[Node, ...]
+    audit: Audit
 
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
@@ -32,18 +34,19 @@ class Cluster(NamedTuple):
 
 
 @contextmanager
-def cluster(gpus: dict[str, Sequence[str]]) -> Iterator[Cluster]:
-    """Run one node per entry of `gpus` (name -> device ids), all Ready when this yields."""
+def cluster(hardware: dict[str, tuple[str, int]]) -> Iterator[Cluster]:
+    """Run one node per entry of `hardware` (name -> GPU profile and count), all Ready when this yields."""
     # Device plugin folder and run folder are each node's own; two rigs at once would still starve each other of CPU,
     # and the control groups of a crashed run can only be told from living ones by holding this lock.
     with locked(Path(tempfile.gettempdir()) / ".gpuward-nodes-running.lock"), work_folder("n") as folder:
         cgroups.remove_leftovers()
-        with ControlPlane(controllers="full") as plane:
-            nodes = tuple(Node(plane, name, folder / name, devices) for name, devices in gpus.items())
+        audit = Audit(folder)
+        with ControlPlane(controllers="full", flags=audit.flags()) as plane:
+            nodes = tuple(Node(plane, name, folder / name, gpus) for name, gpus in hardware.items())
             try:
                 for node in nodes:
                     node.boot()
-                running = Cluster(plane, nodes)
+                running = Cluster(plane, nodes, audit)
                 running.await_ready()
                 yield running
             finally:
