@@ -160,13 +160,13 @@ def test_missing_gpu_shrinks_the_count_and_moves_indices(node: Path) -> None:
 
 
 def test_slow_gpu_is_slow_alone(node: Path) -> None:
-    state.inject(node, 2, "slow:120")
+    state.inject(node, 2, "slow:600")
     seen()
     started = time.monotonic()
     pynvml.nvmlDeviceGetHandleByIndex(1)
-    assert time.monotonic() - started < 0.1
+    assert time.monotonic() - started < 0.5
     pynvml.nvmlDeviceGetHandleByIndex(2)
-    assert time.monotonic() - started >= 0.12
+    assert time.monotonic() - started >= 0.6
 
 
 def test_hung_gpu_never_answers_and_others_do(node: Path) -> None:
