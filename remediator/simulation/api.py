@@ -13,10 +13,10 @@ from remediator.simulation.status_errors import (
     ApiError,
     Obj,
     details_of,
-    no_such_path,
     no_such_resource,
     not_allowed,
     not_done_here,
+    not_found,
 )
 from remediator.simulation.store import Store
 from remediator.simulation.watching import Watch, open_watch
@@ -53,7 +53,7 @@ class Api:
     def _admit(self, call: Call) -> None:
         """Who asks (401, 403), how much (413), and what is never served (501)."""
         if len(call.body) > MAX_BODY:
-            raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}", {})
+            raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
         if any(name.startswith("impersonate-") for name in call.headers):
             raise not_done_here("impersonation")
         if self._tokens is not None:
@@ -75,7 +75,7 @@ class Api:
         told = f'User "{ANONYMOUS}" cannot {verb} resource "{what}" in API group "{resource.group}" {where}'
         message = f"{resource.id}{named} is forbidden: {told}"
         details = details_of(resource.group, target.name, resource.plural)
-        return ApiError(403, "Forbidden", message, {k: v for k, v in details.items() if v})
+        return ApiError(403, "Forbidden", message, details)
 
     def _verb(self, call: Call, target: Target) -> str:
         if call.method == "GET":
@@ -89,7 +89,9 @@ class Api:
         if target.subresource and target.subresource not in target.resource.subresources:
             if _NOT_SERVED.search(call.path):
                 raise not_done_here(f"{target.resource.plural}/{target.subresource}")
-            raise no_such_resource() if target.resource.custom is None else no_such_path()
+            if target.resource.custom is not None:
+                raise not_found(target.resource.plural, target.resource.group, target.name)
+            raise no_such_resource()
         verb = self._verb(call, target)
         if target.subresource in ("eviction", "binding"):
             return self._pod_action(verb, target, call)
@@ -136,13 +138,14 @@ class Api:
         """A stored definition is served from the next request on."""
         if target.resource.id == crds.DEFINITIONS and not call.dry_run and not target.subresource:
             crds.check(reply.body)
-            crds.serve(self.store, self.registry, reply.body, self.clock())
+            crds.serve(self.store, self.registry, reply.body["metadata"]["name"], self.clock())
         return reply
 
     def _delete(self, target: Target, call: Call) -> Reply:
-        reply = self.writes.delete(target, call.json_object("DeleteOptions"), call)
+        reply = self.writes.delete(target, call.options(), call)
         if target.resource.id == crds.DEFINITIONS and not call.dry_run:
             crds.withdraw(self.store, self.registry, reply.body)
+            reply.body = crds.terminating(reply.body, self.clock())
         return reply
 
     def _delete_all(self, target: Target, call: Call) -> Reply:

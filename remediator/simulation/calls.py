@@ -6,9 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remediator.simulation.resources import Registry, Resource
-from remediator.simulation.status_errors import ApiError, Obj, bad_request, no_such_path, no_such_resource
+from remediator.simulation.status_errors import (
+    ApiError,
+    Obj,
+    bad_request,
+    invalid,
+    no_such_path,
+    no_such_resource,
+    not_supported,
+)
 
 MAX_BODY = 3 * 1024 * 1024
+_OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
+
+
+def json_complaint(body: bytes, error: ValueError) -> str:
+    """Go's words for a cut-off document; for other mistakes our own, marked as such."""
+    at = error.pos if isinstance(error, json.JSONDecodeError) else 0
+    return "unexpected end of JSON input" if at >= len(body.rstrip()) else f"embedded: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +46,8 @@ class Call:
         """`dryRun=All`; 422 for any other value."""
         value = self.query.get("dryRun", "")
         if value not in ("", "All"):
-            raise bad_request(f"embedded API server: unknown dryRun {value}")
+            options = _OPTIONS.get(self.method, "DeleteOptions")
+            raise invalid(options, "meta.k8s.io", "", [not_supported("dryRun", [value], ("All",))])
         return value == "All"
 
     def media_type(self) -> str:
@@ -40,17 +56,22 @@ class Call:
 
     def json_object(self, expected: str) -> Obj:
         """The body as an object, {} when empty; 400 with the server's words otherwise."""
-        if not self.body.strip():
-            return {}
         try:
             found = json.loads(self.body)
         except ValueError as error:
-            told = f"couldn't get version/kind; json parse error: {error}"
-            raise bad_request(f"the object provided is unrecognized (must be of type {expected}): {told}") from error
+            raise self._unrecognized(expected, json_complaint(self.body, error)) from error
         if not isinstance(found, dict):
-            told = "couldn't get version/kind; json parse error: json: cannot unmarshal into Go value"
-            raise bad_request(f"the object provided is unrecognized (must be of type {expected}): {told}")
+            raise self._unrecognized(expected, "embedded: not an object")
         return found
+
+    def options(self) -> Obj:
+        """The DeleteOptions in the body, {} when there is none."""
+        return self.json_object("DeleteOptions") if self.body.strip() else {}
+
+    def _unrecognized(self, expected: str, why: str) -> ApiError:
+        shown = self.body[:30].decode(errors="replace") or "<empty>"
+        told = f"couldn't get version/kind; json parse error: {why} ({shown})"
+        return bad_request(f"the object provided is unrecognized (must be of type {expected}): {told}")
 
 
 @dataclass(kw_only=True)
@@ -100,7 +121,7 @@ def target_of(registry: Registry, path: str) -> Target:
     else:
         raise no_such_path()
     if not registry.serves_group(group, version):
-        raise no_such_path()
+        raise no_such_path() if group else no_such_resource()
     namespace = ""
     if rest[0] == "namespaces" and len(rest) >= 3 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]

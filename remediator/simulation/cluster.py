@@ -18,6 +18,10 @@ from remediator.simulation.store import HISTORY, Store
 from remediator.simulation.watching import Watch
 from remediator.simulation.writes import Clock
 
+PRIORITIES = {
+    "system-cluster-critical": (2_000_000_000, "can be moved from their current node if necessary"),
+    "system-node-critical": (2_000_001_000, "must not be moved from their current node"),
+}
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
@@ -58,6 +62,16 @@ class EmbeddedCluster:
         """Ready when it returns: namespaces and our two CRDs are there."""
         self._server.start()
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in NAMESPACES)
+        self.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+                "description": f"Used for system critical pods that {told}.",
+            }
+            for name, (value, told) in PRIORITIES.items()
+        )
         self.apply(crd_manifests())
 
     def stop(self) -> None:

@@ -17,8 +17,8 @@ def check(crd: Obj) -> None:
     spec, name = crd.get("spec") or {}, crd["metadata"].get("name", "")
     plural = (spec.get("names") or {}).get("plural", "")
     errors: list[FieldError] = []
-    if name != (wanted := f"{plural}.{spec.get('group', '')}"):
-        errors.append(wrong("metadata.name", name, f'must be spec.names.plural+"."+spec.group: {wanted}'))
+    if name != f"{plural}.{spec.get('group', '')}":
+        errors.append(wrong("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
     if not (spec.get("names") or {}).get("kind"):
         errors.append(required("spec.names.kind"))
     if errors:
@@ -57,33 +57,48 @@ def resources_of(crd: Obj) -> list[Resource]:
     ]
 
 
-def established(crd: Obj, now: datetime) -> Obj:
-    """The definition with the status the server gives it once it is served."""
+def defaulted(crd: Obj) -> Obj:
+    """The definition with the defaults of its type and an empty status, as it is answered to the POST."""
     spec = crd["spec"]
-    names = {"listKind": f"{spec['names']['kind']}List", "singular": spec["names"]["kind"].lower(), **spec["names"]}
-    at = timestamp(now)
-    conditions = [
-        {"type": "NamesAccepted", "status": "True", "lastTransitionTime": at, "reason": "NoConflicts",
-         "message": "no conflicts found"},
-        {"type": "Established", "status": "True", "lastTransitionTime": at, "reason": "InitialNamesAccepted",
-         "message": "the initial names have been accepted"},
-    ]  # fmt: skip
+    names = {**spec["names"]}
+    names.setdefault("listKind", f"{names['kind']}List")
+    names.setdefault("singular", names["kind"].lower())
     stored = [version["name"] for version in spec["versions"] if version.get("storage")]
-    return {**crd, "status": {"conditions": conditions, "acceptedNames": names, "storedVersions": stored}}
+    status = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored}
+    return {**crd, "spec": {"conversion": {"strategy": "None"}, **spec, "names": names}, "status": status}
 
 
-def serve(store: Store, registry: Registry, crd: Obj, now: datetime) -> Obj:
-    """Starts serving a stored definition and returns it as it is stored then."""
+def serve(store: Store, registry: Registry, name: str, now: datetime) -> None:
+    """Starts serving a stored definition; its conditions say so afterwards."""
     with store.lock:
+        crd = store.get(DEFINITIONS, ("", name))
+        if crd is None:
+            return
         for resource in resources_of(crd):
             registry.add(resource)
             store.collection(resource.id)
-        done = established(crd, now)
-        return crd if done["status"].get("acceptedNames") == _accepted(crd) else store.put(DEFINITIONS, done)
+        old = crd.get("status") or {}
+        if old.get("acceptedNames") != crd["spec"]["names"]:
+            at = timestamp(now)
+            conditions = [
+                _condition("NamesAccepted", at, "NoConflicts", "no conflicts found"),
+                _condition("Established", at, "InitialNamesAccepted", "the initial names have been accepted"),
+            ]
+            status = {**old, "conditions": conditions, "acceptedNames": crd["spec"]["names"]}
+            store.put(DEFINITIONS, {**crd, "status": status})
 
 
-def _accepted(crd: Obj) -> object:
-    return (crd.get("status") or {}).get("acceptedNames")
+def _condition(kind: str, at: str, reason: str, message: str) -> Obj:
+    return {"type": kind, "status": "True", "lastTransitionTime": at, "reason": reason, "message": message}
+
+
+def terminating(crd: Obj, now: datetime) -> Obj:
+    """The definition as the answer to its DELETE shows it; its objects and it are gone right after."""
+    at = timestamp(now)
+    told = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+    conditions = [*crd["status"]["conditions"], _condition("Terminating", at, "InstanceDeletionPending", told)]
+    metadata = {**crd["metadata"], "deletionTimestamp": at, "finalizers": [CLEANUP]}
+    return {**crd, "metadata": metadata, "status": {**crd["status"], "conditions": conditions}}
 
 
 def withdraw(store: Store, registry: Registry, crd: Obj) -> None:

@@ -7,10 +7,11 @@ asked for. Three refusals share the code 429: budget exhausted (no Retry-After),
 
 from exporter.health.wire import timestamp
 from remediator.simulation.calls import Call, Reply, Target
+from remediator.simulation.conditions import check_preconditions
 from remediator.simulation.selectors import labels_of, selects
 from remediator.simulation.status_errors import ApiError, Obj, bad_request, conflict, not_done_here, not_found, success
 from remediator.simulation.store import Store
-from remediator.simulation.writes import Clock, Writes, check_preconditions
+from remediator.simulation.writes import Clock, Writes
 
 BUDGETS = "poddisruptionbudgets.policy"
 VIOLATES = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -36,7 +37,7 @@ class PodActions:
             pod = self._store.get("pods", target.key)
             if pod is None:
                 raise not_found("pods", "", target.name)
-            self._check_uid(target, pod, options)
+            check_preconditions(target, pod, options.get("preconditions") or {})
             ignored = "deletionTimestamp" in pod["metadata"] or pod["status"]["phase"] in (
                 "Pending",
                 "Succeeded",
@@ -47,15 +48,6 @@ class PodActions:
             if not dry:
                 self._delete(target, pod, options, call)
         return Reply(code=201, body=success(code=201))
-
-    def _check_uid(self, target: Target, pod: Obj, options: Obj) -> None:
-        try:
-            check_preconditions(target, pod, options.get("preconditions") or {})
-        except ApiError as error:
-            # The real server names the kind, not the resource, on this path.
-            error.message = error.message.replace('on pods "', 'on Pod "')
-            error.details = {"name": target.name, "kind": "Pod"}
-            raise
 
     def _ask_budget(self, pod: Obj, *, dry: bool) -> None:
         budgets = [

@@ -11,6 +11,7 @@ import copy
 import json
 from typing import Any
 
+from remediator.simulation.calls import json_complaint
 from remediator.simulation.status_errors import Obj, bad_request, refused_patch
 
 # Path of a list (under the object, without indices) -> the field that names an entry. From the Kubernetes API types.
@@ -47,7 +48,16 @@ def decoded(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise bad_request(f"error decoding patch: {error}") from error
+        raise bad_request(f"error decoding patch: {json_complaint(body, error)}") from error
+
+
+def object_patch(patch: Any) -> Obj:
+    """The patch when it is an object, as merge patches must be; 400 otherwise."""
+    if isinstance(patch, dict):
+        return patch
+    kind = {list: "array", str: "string", bool: "bool"}.get(type(patch), "number")
+    told = f"json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+    raise bad_request(f"error decoding patch: {told}")
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -201,7 +211,19 @@ def _strategic_list(old: list[Any], patch: list[Any], path: str, order: list[Any
             entries.pop(identity, None)
         else:
             entries[identity] = strategic(entries.get(identity), entry, path)
-    if order:
-        rank = {entry.get(name): place for place, entry in enumerate(order)}
-        return [entries[identity] for identity in sorted(entries, key=lambda known: rank.get(known, len(rank)))]
-    return list(entries.values())
+    wanted = [entry.get(name) for entry in (order or patch)]
+    known = [entry.get(name) for entry in old]
+    first = [identity for identity in wanted if identity in entries]
+    rest = [identity for identity in known if identity in entries and identity not in first]
+    return [entries[identity] for identity in _interleaved(rest, first, known)]
+
+
+def _interleaved(rest: list[Any], first: list[Any], known: list[Any]) -> list[Any]:
+    """Entries the patch names go before those only the server knows, unless both were known in the other order."""
+    out: list[Any] = []
+    rest, first = list(rest), list(first)
+    while rest and first:
+        both_known = rest[0] in known and first[0] in known
+        ahead = both_known and known.index(rest[0]) < known.index(first[0])
+        out.append(rest.pop(0) if ahead else first.pop(0))
+    return out + rest + first

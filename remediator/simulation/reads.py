@@ -36,8 +36,8 @@ def shape(call: Call) -> str:
         wanted = facts.get("as", "")
         if not wanted or facts.get("v", "v1") == "v1":
             return wanted
-    told = "only the following media types are accepted: application/json"
-    raise ApiError(406, "NotAcceptable", told)
+    told = "406: Not Acceptable\n\nAvailable representations: application/json"
+    raise ApiError(406, "NotAcceptable", told, {})
 
 
 def requested_version(text: str) -> int:
@@ -48,6 +48,14 @@ def requested_version(text: str) -> int:
         )
         raise ApiError(500, "", told)
     return int(text)
+
+
+def listed_version(text: str) -> int:
+    """The same for a list, where the server answers 400."""
+    try:
+        return requested_version(text)
+    except ApiError as error:
+        raise bad_request(f"invalid resource version: {error.message}") from error
 
 
 class Reads:
@@ -90,7 +98,9 @@ class Reads:
                 partials = [tables.partial(item) for item in items]
                 head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
                 return Reply(body={**head, "metadata": metadata, "items": partials})
-        if resource.custom is None:
+        if resource.custom is not None:
+            metadata.setdefault("continue", "")
+        else:
             items = [{key: item[key] for key in item if key not in ("kind", "apiVersion")} for item in items]
         head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
         return Reply(body={**head, "metadata": metadata, "items": items})
@@ -99,8 +109,11 @@ class Reads:
         match_rule = call.query.get("resourceVersionMatch", "")
         version = call.query.get("resourceVersion", "")
         check_match(version, match_rule)
+        if "sendInitialEvents" in call.query:
+            why = "sendInitialEvents is forbidden for list"
+            raise invalid("ListOptions", "meta.k8s.io", "", [forbidden_field("sendInitialEvents", why)])
         if version:
-            wanted = requested_version(version)
+            wanted = listed_version(version)
             self._check_version(wanted)
             if match_rule == "Exact" and wanted != self._store.revision:
                 raise not_done_here("a list at an exact older resourceVersion")

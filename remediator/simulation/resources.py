@@ -93,7 +93,7 @@ _EVENT_FIELDS = {
 } | {"reason": "reason", "reportingComponent": "reportingComponent", "source": "source.component", "type": "type"}
 
 BUILTINS: tuple[Resource, ...] = (
-    _core("namespaces", "Namespace", namespaced=False, short_names=("ns",), subresources=("status",),
+    _core("namespaces", "Namespace", namespaced=False, short_names=("ns",), subresources=("status", "finalize"),
           selectable={"status.phase": "status.phase"}),
     _core("nodes", "Node", namespaced=False, short_names=("no",), subresources=("status",),
           selectable={"spec.unschedulable": "spec.unschedulable"}),

@@ -12,6 +12,7 @@ from typing import Any
 from remediator.simulation.status_errors import (
     FieldError,
     Obj,
+    failed_rule,
     not_done_here,
     not_supported,
     required,
@@ -102,21 +103,44 @@ def with_defaults(schema: Obj, value: Any) -> Any:
     return out
 
 
-def validate(schema: Obj, value: Any, path: str = "") -> list[FieldError]:
-    """Everything wrong with `value`; a wrong type hides what lies below it."""
+def without_nulls(schema: Obj, value: Any) -> Any:
+    """The value without null members, but where the schema says nullable."""
+    if isinstance(value, list) and isinstance(schema.get("items"), dict):
+        return [without_nulls(schema["items"], entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    out: Obj = {}
+    for key, entry in value.items():
+        child = _property(schema, key) or {}
+        if entry is not None or child.get("nullable") or not child:
+            out[key] = without_nulls(child, entry)
+    return out
+
+
+def has_rules(schema: Obj) -> bool:
+    """True when the schema has CEL rules anywhere."""
+    return bool(schema.get("x-kubernetes-validations")) or any(has_rules(child) for _, child in _children(schema))
+
+
+def validate(schema: Obj, value: Any, path: str = "", shown: str | None = None) -> list[FieldError]:
+    """Everything wrong with `value`; a wrong type hides what lies below it.
+
+    `shown` is the path inside messages, where the server leaves out `status` when only the status was written.
+    """
+    shown = path if shown is None else shown
     if value is None and schema.get("nullable"):
         return []
     wanted = schema.get("type")
     if wanted and not schema.get("x-kubernetes-int-or-string") and not _is(wanted, value):
         got = _OF_PYTHON.get(type(value), "null")
-        told = f'{path} in body must be of type {wanted}: "{got}"'
+        told = f'{shown} in body must be of type {wanted}: "{got}"'
         return [required(path)] if value is None else [wrong_type(path, got, told)]
-    errors = list(_limits(schema, value, path))
+    errors = list(_limits(schema, value, path, shown))
     if isinstance(value, dict):
-        errors += _members(schema, value, path)
+        errors += _members(schema, value, path, shown)
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
         for place, entry in enumerate(value):
-            errors += validate(schema["items"], entry, f"{path}[{place}]")
+            errors += validate(schema["items"], entry, f"{path}[{place}]", f"{shown}[{place}]")
     return errors
 
 
@@ -132,54 +156,58 @@ def _is(wanted: str, value: Any) -> bool:
             return _OF_PYTHON.get(type(value)) == wanted
 
 
-def _members(schema: Obj, value: Obj, path: str) -> Iterator[FieldError]:
+def _members(schema: Obj, value: Obj, path: str, shown: str) -> Iterator[FieldError]:
     for key in schema.get("required") or ():
         if key not in value:
-            yield required(f"{path}.{key}" if path else key)
+            yield required(_joined(path, key))
     for key, entry in value.items():
         child = _property(schema, key)
         if child and (path or key not in ("apiVersion", "kind", "metadata")):
-            yield from validate(child, entry, f"{path}.{key}" if path else key)
+            yield from validate(child, entry, _joined(path, key), _joined(shown, key))
 
 
-def _limits(schema: Obj, value: Any, path: str) -> Iterator[FieldError]:
+def _joined(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _limits(schema: Obj, value: Any, path: str, shown: str) -> Iterator[FieldError]:
     if "enum" in schema and value not in schema["enum"]:
         yield not_supported(path, value, tuple(schema["enum"]))
     if isinstance(value, str):
-        yield from _text_limits(schema, value, path)
+        yield from _text_limits(schema, value, path, shown)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if "minimum" in schema and value < schema["minimum"]:
-            yield wrong(path, value, f"{path} in body should be greater than or equal to {schema['minimum']}")
+            yield wrong(path, value, f"{shown} in body should be greater than or equal to {schema['minimum']}")
         if "maximum" in schema and value > schema["maximum"]:
-            yield wrong(path, value, f"{path} in body should be less than or equal to {schema['maximum']}")
+            yield wrong(path, value, f"{shown} in body should be less than or equal to {schema['maximum']}")
     elif isinstance(value, list | dict):
-        yield from _count_limits(schema, value, path)
+        yield from _count_limits(schema, value, path, shown)
 
 
-def _text_limits(schema: Obj, value: str, path: str) -> Iterator[FieldError]:
+def _text_limits(schema: Obj, value: str, path: str, shown: str) -> Iterator[FieldError]:
     if len(value) > schema.get("maxLength", len(value)):
         yield too_long(path, schema["maxLength"])
     if len(value) < schema.get("minLength", 0):
-        yield wrong(path, value, f"{path} in body should be at least {schema['minLength']} chars long")
+        yield wrong(path, value, f"{shown} in body should be at least {schema['minLength']} chars long")
     if "pattern" in schema and not re.search(schema["pattern"], value):
-        yield wrong(path, value, f"{path} in body should match '{schema['pattern']}'")
+        yield wrong(path, value, f"{shown} in body should match '{schema['pattern']}'")
     if schema.get("format") == "date-time" and not _DATE_TIME.match(value):
-        yield wrong(path, value, f'{path} in body must be of type date-time: "{value}"')
+        yield wrong_type(path, value, f'{shown} in body must be of type date-time: "{value}"')
 
 
-def _count_limits(schema: Obj, value: list[Any] | Obj, path: str) -> Iterator[FieldError]:
+def _count_limits(schema: Obj, value: list[Any] | Obj, path: str, shown: str) -> Iterator[FieldError]:
     least, most = ("minItems", "maxItems") if isinstance(value, list) else ("minProperties", "maxProperties")
     if len(value) > schema.get(most, len(value)):
         yield too_many(path, len(value), schema[most])
     if len(value) < schema.get(least, 0):
         noun = "items" if isinstance(value, list) else "properties"
-        yield wrong(path, len(value), f"{path} in body should have at least {schema[least]} {noun}")
+        yield wrong(path, len(value), f"{shown} in body should have at least {schema[least]} {noun}")
 
 
 def transition_errors(schema: Obj, old: Any, new: Any, path: str = "") -> list[FieldError]:
     """Breaches of `self == oldSelf` wherever both an old and a new value exist."""
     errors = [
-        wrong(path, "object" if isinstance(new, dict) else new, rule.get("message") or f"failed rule: {IMMUTABLE_RULE}")
+        failed_rule(path, new, rule.get("message") or f"failed rule: {IMMUTABLE_RULE}")
         for rule in schema.get("x-kubernetes-validations") or ()
         if new != old
     ]

@@ -98,10 +98,11 @@ def selects(selector: Obj | None, labels: dict[str, str]) -> bool:
         return False
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
-    return all(_expression(rule, labels) for rule in selector.get("matchExpressions") or ())
+    return all(matches_expression(rule, labels) for rule in selector.get("matchExpressions") or ())
 
 
-def _expression(rule: Obj, labels: dict[str, str]) -> bool:
+def matches_expression(rule: Obj, labels: dict[str, str]) -> bool:
+    """One `{key, operator, values}` rule of a label selector or a node affinity."""
     key, values = rule["key"], rule.get("values") or []
     match rule["operator"]:
         case "In":
@@ -112,5 +113,9 @@ def _expression(rule: Obj, labels: dict[str, str]) -> bool:
             return key in labels
         case "DoesNotExist":
             return key not in labels
+        case "Gt":
+            return key in labels and int(labels[key]) > int(values[0])
+        case "Lt":
+            return key in labels and int(labels[key]) < int(values[0])
         case other:
             raise bad_request(f"{other!r} is not a valid label selector operator")

@@ -48,7 +48,7 @@ def success(details: Obj | None = None, code: int = 200) -> Obj:
 
 def details_of(group: str, name: str, kind: str) -> Obj:
     """The `details` of most refusals; the core group is left out, as the server does."""
-    return {"name": name, **({"group": group} if group else {}), "kind": kind}
+    return {key: value for key, value in (("name", name), ("group", group), ("kind", kind)) if value}
 
 
 def qualified(plural: str, group: str) -> str:
@@ -106,7 +106,7 @@ def unsupported_media(accepted: tuple[str, ...]) -> ApiError:
     """415 for a body in a format the resource does not take."""
     names = ", ".join(accepted)
     message = f"the body of the request was in an unknown format - accepted media types include: {names}"
-    return ApiError(415, "UnsupportedMediaType", message, {})
+    return ApiError(415, "UnsupportedMediaType", message)
 
 
 def refused_patch() -> ApiError:
@@ -196,10 +196,24 @@ def too_long(field: str, most: int) -> FieldError:
 
 def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> ApiError:
     """422 with its causes."""
-    texts = [str(error) for error in errors]
+    texts = list(dict.fromkeys(str(error) for error in errors))
     told = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     details = details_of(group, name, kind) | {"causes": [error.cause() for error in errors]}
     return ApiError(422, "Invalid", f'{qualified(kind, group)} "{name}" is invalid: {told}', details)
+
+
+def failed_rule(field: str, value: object, why: str) -> FieldError:
+    """`Invalid value` of a CEL rule; the server shows scalars only."""
+    told = "" if isinstance(value, dict | list) else f"{_shown(value)}: "
+    return FieldError(field, "FieldValueInvalid", f"Invalid value: {told}{why}")
+
+
+def unchecked_rules() -> FieldError:
+    """What the server adds when errors kept it from looking at CEL rules."""
+    why = "some validation rules were not checked because the object was invalid; "
+    return FieldError(
+        "<nil>", "FieldValueInvalid", f"Invalid value: null: {why}correct the existing errors to complete validation"
+    )
 
 
 def _shown(value: object) -> str:

@@ -10,8 +10,9 @@ from remediator.simulation.resources import Resource
 from remediator.simulation.status_errors import Obj, not_done_here
 
 Row = Callable[[Obj], list[Any]]
-Column = tuple[str, str, int]
-"""Name, type, priority (1 = only with -o wide)."""
+Column = tuple[str, str, int, str]
+"""Name, type, priority (1 = only with -o wide), description."""
+NAME: Column = ("Name", "string", 0, "Name of the object")
 
 
 def partial(obj: Obj) -> Obj:
@@ -23,8 +24,8 @@ def table(resource: Resource, items: list[Obj], include: str, metadata: Obj | No
     """A Table of `items`; `include` is Metadata, Object or None; `metadata` is that of the list."""
     columns, row = _layout(resource)
     definitions = [
-        {"name": name, "type": kind, "format": "name" if name == "Name" else "", "description": "", "priority": wide}
-        for name, kind, wide in columns
+        {"name": name, "type": kind, "format": "name" if name == "Name" else "", "description": told, "priority": wide}
+        for name, kind, wide, told in columns
     ]
     if metadata is None:
         metadata = {"resourceVersion": items[0]["metadata"]["resourceVersion"]} if len(items) == 1 else {}
@@ -36,7 +37,7 @@ def table(resource: Resource, items: list[Obj], include: str, metadata: Obj | No
 def _included(item: Obj, include: str) -> Obj:
     match include:
         case "None":
-            return {}
+            return {"object": None}
         case "Object":
             return {"object": item}
         case "" | "Metadata":
@@ -49,21 +50,30 @@ def _layout(resource: Resource) -> tuple[list[Column], Row]:
         return _custom(resource.custom.get("additionalPrinterColumns") or _ONLY_AGE)
     if resource.id in _BUILTIN:
         columns, row = _BUILTIN[resource.id]
-        return [("Name", "string", 0), *columns], lambda obj: [obj["metadata"]["name"], *row(obj)]
-    return [("Name", "string", 0), ("Age", "string", 0)], lambda obj: [obj["metadata"]["name"], age(obj)]
+        return [NAME, *columns], lambda obj: [obj["metadata"]["name"], *row(obj)]
+    return [NAME, *_text("Age")], lambda obj: [obj["metadata"]["name"], age(obj)]
 
 
 _ONLY_AGE = [{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]
 
 
 def _custom(columns: list[Obj]) -> tuple[list[Column], Row]:
-    shown = [(column["name"], column["type"], column.get("priority", 0)) for column in columns]
+    shown = [
+        (
+            column["name"],
+            column["type"],
+            column.get("priority", 0),
+            column.get("description")
+            or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}",
+        )
+        for column in columns
+    ]
 
     def row(obj: Obj) -> list[Any]:
         cells = [_cell(column["type"], first_at(obj, column["jsonPath"])) for column in columns]
         return [obj["metadata"]["name"], *cells]
 
-    return [("Name", "string", 0), *shown], row
+    return [NAME, *shown], row
 
 
 def first_at(obj: Any, path: str) -> Any:
@@ -114,9 +124,6 @@ def _since(text: str) -> str:
 def age(obj: Obj) -> str:
     """Time since creation, as kubectl shows it."""
     return _since(obj["metadata"].get("creationTimestamp", ""))
-
-
-_STEPS = ((600, 60, "m"), (10_800, 0, "m"), (28_800, 3600, "h"), (172_800, 0, "h"), (691_200, 86_400, "d"))
 
 
 def human(seconds: float) -> str:
@@ -185,7 +192,7 @@ def _event(event: Obj) -> list[Any]:
 
 
 def _text(*columns: str, wide: tuple[str, ...] = ()) -> list[Column]:
-    return [(name, "string", 0) for name in columns] + [(name, "string", 1) for name in wide]
+    return [(name, "string", 0, "") for name in columns] + [(name, "string", 1, "") for name in wide]
 
 
 _NODE_WIDE = ("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime")

@@ -7,7 +7,6 @@ Laws:
 3. An object with finalizers is only marked; it goes when the last finalizer does.
 """
 
-import json
 import secrets
 import uuid
 from collections.abc import Callable
@@ -16,8 +15,21 @@ from typing import Any
 
 from exporter.health.wire import timestamp
 from remediator.simulation import strategy
+from remediator.simulation.admission import admitted
 from remediator.simulation.calls import Call, Reply, Target
-from remediator.simulation.patches import decoded, json_patch, merge
+from remediator.simulation.conditions import (
+    check_identity,
+    check_kind,
+    check_preconditions,
+    finalizers_for,
+    grace_of,
+    is_finished,
+    is_kept,
+    object_of,
+    raised_generation,
+    registry_path,
+)
+from remediator.simulation.patches import decoded, json_patch, merge, object_patch
 from remediator.simulation.patches import strategic as strategic_merge
 from remediator.simulation.status_errors import (
     ApiError,
@@ -26,7 +38,6 @@ from remediator.simulation.status_errors import (
     bad_request,
     conflict,
     details_of,
-    forbidden_field,
     invalid,
     not_done_here,
     not_found,
@@ -57,11 +68,10 @@ class Writes:
         resource = target.resource
         body = self._identified(target, body)
         with self._store.lock:
-            self._check_namespace(target, body)
-            obj, warnings = self._cleaned(target, strategy.defaulted(resource, body), call)
-            obj = strategy.at_create(resource, obj)
+            obj, warnings = strategy.cleaned(target, body, call)
+            obj = admitted(self._store, target, strategy.at_create(target, obj))
             name = obj["metadata"].get("name", "")
-            if errors := strategy.errors_of(resource, obj, None):
+            if errors := strategy.errors_of(target, obj, None):
                 raise invalid(resource.kind, resource.group, name, errors)
             if (existing := self._store.get(resource.id, (target.namespace, name))) is not None:
                 terminating = resource.custom is not None and "deletionTimestamp" in existing["metadata"]
@@ -89,35 +99,6 @@ class Writes:
             metadata["generation"] = 1
         return {"kind": resource.kind, "apiVersion": resource.api_version, **body, "metadata": metadata}
 
-    def _check_namespace(self, target: Target, body: Obj) -> None:
-        if not target.resource.namespaced:
-            return
-        namespace = self._store.get("namespaces", ("", target.namespace))
-        if namespace is None:
-            raise not_found("namespaces", "", target.namespace)
-        if "deletionTimestamp" in namespace["metadata"]:
-            name = body["metadata"].get("name", "")
-            why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
-            resource = target.resource
-            shown = f'{resource.id} "{name}" is forbidden: {why}'
-            raise ApiError(403, "Forbidden", shown, details_of(resource.group, name, resource.plural))
-
-    def _cleaned(self, target: Target, obj: Obj, call: Call) -> tuple[Obj, dict[str, str]]:
-        """Without unknown fields; strict validation refuses them, the default warns."""
-        mode = call.query.get("fieldValidation", "Warn")
-        if mode not in ("Strict", "Warn", "Ignore"):
-            raise not_done_here(f"fieldValidation={mode}")
-        if target.resource.custom is None:
-            told = f"embedded API server: fields of {target.resource.kind} are not checked against a schema"
-            return obj, {"Warning": f'299 - "{told}"'} if mode == "Strict" else {}
-        kept, dropped = strategy.pruned(target.resource, obj)
-        if dropped and mode == "Strict":
-            told = ", ".join(f'unknown field "{path}"' for path in dropped)
-            raise bad_request(f"strict decoding error: {told}")
-        if not dropped or mode == "Ignore":
-            return kept, {}
-        return kept, {"Warning": ", ".join(f'299 - "unknown field \\"{path}\\""' for path in dropped)}
-
     def replace(self, target: Target, body: Obj, call: Call) -> Reply:
         """PUT."""
         check_kind(target, body)
@@ -130,8 +111,18 @@ class Writes:
             return self.create(collection, body, call)
         if not metadata.get("resourceVersion") and not target.resource.unconditional_update:
             what = wrong("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(target.resource.kind, target.resource.group, target.name, [what])
-        return self.update(target, lambda old: {**body}, call)
+            raise invalid(target.resource.plural, target.resource.group, target.name, [what])
+        return self.update(target, lambda old: self._replacement(target, old, body), call)
+
+    def _replacement(self, target: Target, old: Obj, body: Obj) -> Obj:
+        """The body of a PUT; another uid in it is a conflict there, told by the storage layer."""
+        resource, metadata = target.resource, body["metadata"]
+        if (uid := metadata.get("uid") or old["metadata"]["uid"]) != old["metadata"]["uid"]:
+            key = f"/registry/{registry_path(target)}"
+            told = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['metadata']['uid']}"
+            why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {told}"
+            raise conflict(resource.plural, resource.group, target.name, why)
+        return {"kind": resource.kind, "apiVersion": resource.api_version, **body}
 
     def patch(self, target: Target, call: Call) -> Reply:
         """PATCH of any kind that the resource takes."""
@@ -149,9 +140,9 @@ class Writes:
             if kind == JSON_PATCH:
                 patched: Any = json_patch(old, operations)
             elif kind == MERGE_PATCH:
-                patched = merge(old, operations)
+                patched = merge(old, object_patch(operations))
             else:
-                patched = strategic_merge(old, operations)
+                patched = strategic_merge(old, object_patch(operations))
             return object_of(patched)
 
         return self.update(target, apply, call)
@@ -165,9 +156,9 @@ class Writes:
                 raise not_found(resource.plural, resource.group, target.name)
             new = change(old)
             check_identity(target, old, new)
+            new, warnings = strategy.cleaned(target, new, call)
             new = self._merged(target, old, new)
-            new, warnings = self._cleaned(target, strategy.defaulted(resource, new), call)
-            if errors := [*self._finalizer_errors(old, new), *strategy.errors_of(resource, new, old)]:
+            if errors := strategy.errors_of(target, new, old):
                 raise invalid(resource.kind, resource.group, target.name, errors)
             new = self._with_generation(target, old, new)
             if new == old:
@@ -190,20 +181,12 @@ class Writes:
                 metadata = old["metadata"]
             status = {"status": new["status"]} if new.get("status") is not None else {}
             return {**kept, "metadata": metadata, **status}
+        if target.subresource == "finalize":
+            return {**old, "spec": {"finalizers": (new.get("spec") or {}).get("finalizers") or []}}
         parts = {key: value for key, value in new.items() if key not in ("metadata", "status")}
         if "status" not in target.resource.subresources:
             return {**parts, "metadata": metadata, **({"status": new["status"]} if "status" in new else {})}
         return {**parts, "metadata": metadata, **({"status": old["status"]} if "status" in old else {})}
-
-    def _finalizer_errors(self, old: Obj, new: Obj) -> list[Any]:
-        if "deletionTimestamp" not in old["metadata"]:
-            return []
-        before = old["metadata"].get("finalizers") or []
-        added = [name for name in new["metadata"].get("finalizers") or [] if name not in before]
-        if not added:
-            return []
-        why = f"no new finalizers can be added if the object is being deleted, found new finalizers {json.dumps(added)}"
-        return [forbidden_field("metadata.finalizers", why)]
 
     def _with_generation(self, target: Target, old: Obj, new: Obj) -> Obj:
         if not target.resource.generation or target.subresource == "status":
@@ -222,7 +205,7 @@ class Writes:
             check_preconditions(target, old, options.get("preconditions") or {})
             finalizers = finalizers_for(old, options.get("propagationPolicy"), options.get("orphanDependents"))
             grace = grace_of(target, old, options, call)
-            if finalizers or grace:
+            if finalizers or grace or is_kept(old):
                 marked = self._marked(old, finalizers, grace)
                 stored = marked if call.dry_run or marked == old else self._store.put(resource.id, marked)
                 return Reply(body=stored)
@@ -243,89 +226,8 @@ class Writes:
             metadata["deletionGracePeriodSeconds"] = grace
             if first and "generation" in metadata:
                 metadata["generation"] += 1
-        return {**old, "metadata": metadata}
-
-
-def is_finished(obj: Obj) -> bool:
-    """A marked object that nothing holds any more."""
-    metadata = obj["metadata"]
-    held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
-    return "deletionTimestamp" in metadata and not held
-
-
-def raised_generation(obj: Obj) -> Obj:
-    """The object with the next generation."""
-    metadata = obj["metadata"]
-    return {**obj, "metadata": {**metadata, "generation": metadata.get("generation", 0) + 1}}
-
-
-def object_of(patched: Any) -> Obj:
-    """The patched document when it still is an object."""
-    if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
-        raise bad_request("embedded API server: the patched document is no longer an object with metadata")
-    return patched
-
-
-def check_kind(target: Target, body: Obj) -> None:
-    """400 when the body says it is something else."""
-    resource = target.resource
-    wanted = (resource.api_version, resource.kind)
-    given = (body.get("apiVersion") or wanted[0], body.get("kind") or wanted[1])
-    if given != wanted:
-        told = f"{given[1]} in version {json.dumps(given[0])} cannot be handled as a {wanted[1]}"
-        raise bad_request(f"{told}: converting ({given[0]}, Kind={given[1]}) to ({wanted[0]}, Kind={wanted[1]})")
-
-
-def check_identity(target: Target, old: Obj, new: Obj) -> None:
-    """Name and uid must not change, and a given version must be the stored one."""
-    resource, metadata = target.resource, new.get("metadata") or {}
-    if (name := metadata.get("name", "")) != target.name:
-        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
-    if (uid := metadata.get("uid") or old["metadata"]["uid"]) != old["metadata"]["uid"]:
-        what = wrong("metadata.uid", uid, "field is immutable")
-        raise invalid(resource.kind, resource.group, target.name, [what])
-    if (version := metadata.get("resourceVersion")) and version != old["metadata"]["resourceVersion"]:
-        raise conflict(resource.plural, resource.group, target.name)
-
-
-def check_preconditions(target: Target, obj: Obj, wanted: Obj) -> None:
-    """409 when the object is another one, or another version, than the caller means."""
-    resource, metadata = target.resource, obj["metadata"]
-    if (uid := wanted.get("uid")) and uid != metadata["uid"]:
-        why = f"the UID in the precondition ({uid}) does not match the UID in record ({metadata['uid']})."
-        why += " The object might have been deleted and then recreated"
-        raise conflict(resource.plural, resource.group, target.name, why)
-    version = wanted.get("resourceVersion")
-    if version and version != metadata["resourceVersion"]:
-        why = f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
-        why += f"({metadata['resourceVersion']}). The object might have been modified"
-        raise conflict(resource.plural, resource.group, target.name, why)
-
-
-def finalizers_for(obj: Obj, policy: str | None, orphan: bool | None) -> list[str]:
-    """The finalizers after the propagation policy has added or removed its own."""
-    finalizers = [name for name in obj["metadata"].get("finalizers") or [] if name not in _POLICIES.values()]
-    if orphan:
-        policy = "Orphan"
-    if policy in _POLICIES:
-        return [*finalizers, _POLICIES[policy]]
-    kept = [name for name in obj["metadata"].get("finalizers") or [] if policy is None and name in _POLICIES.values()]
-    return [*finalizers, *kept]
-
-
-_POLICIES = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
-
-
-def grace_of(target: Target, obj: Obj, options: Obj, call: Call) -> int:
-    """Seconds a pod has to end; everything else, unbound pods and ended pods go at once."""
-    if target.resource.id != "pods":
-        return 0
-    given = options.get("gracePeriodSeconds")
-    if given is None and "gracePeriodSeconds" in call.query:
-        given = int(call.query["gracePeriodSeconds"])
-    bound = obj["spec"].get("nodeName")
-    ended = obj.get("status", {}).get("phase") in ("Failed", "Succeeded")
-    if not bound or ended:
-        return 0
-    asked = obj["spec"].get("terminationGracePeriodSeconds", 30) if given is None else int(given)
-    return max(0, int(asked))
+        marked = {**old, "metadata": metadata}
+        if is_kept(old):
+            del metadata["deletionGracePeriodSeconds"]
+            marked["status"] = {**old["status"], "phase": "Terminating"}
+        return marked
