@@ -9,10 +9,9 @@ Laws:
 """
 
 import logging
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 from exporter.messages import (
     Attached,
@@ -28,8 +27,9 @@ from exporter.messages import (
 )
 from exporter.readings import GpuStatus, XidEvent
 from exporter.sampler_exclusions import Exclusions, back_off
+from exporter.sampler_hand import Hand, Probe, Process, Start
 from exporter.sampler_roster import Roster
-from exporter.watchdog import FINE, State, Verdict, Watch, judge
+from exporter.watchdog import FINE, State
 
 LOG = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ MOST_STUCK_WORKERS = 4
 LONGEST_RESTART_SECONDS = 30.0
 # A driver that is not there may be installed at any time (GPU operator); a minute late is early enough.
 LONGEST_DRIVER_WAIT_SECONDS = 60.0
+# Twice may be chance: a worker killed for memory dies somewhere, too.
+CRASHES_OF_ONE_GPU = 3
 # A worker that lived this long and dies is an accident, not a series.
 SERIES_SECONDS = 60.0
 # A new session for the sake of a lost GPU: after three sweeps, then ever more rarely.
@@ -54,48 +56,6 @@ class Turn:
     xids: list[XidEvent] = field(default_factory=list)
 
 
-class Process(Protocol):
-    """What the crew needs of a worker's process; `worker_process.WorkerProcess` is the real one."""
-
-    settings: WorkerSettings
-    started: float
-    descriptor: int
-
-    @property
-    def pid(self) -> int: ...
-
-    def receive(self) -> list[Message] | None: ...
-
-    def state(self) -> str: ...
-
-    def end(self) -> bool: ...
-
-    def is_gone(self) -> bool: ...
-
-    def exit_sentence(self) -> str: ...
-
-
-Start = Callable[[WorkerSettings, float], Process]
-
-
-@dataclass
-class Hand:
-    """A running worker and the last that it said of its progress."""
-
-    process: Process
-    mark: Mark | None = None
-
-    def verdict(self, attentive_since: float, now: float) -> Verdict:
-        """Whether it gets on."""
-        watch = Watch(
-            started=self.process.started,
-            attentive_since=attentive_since,
-            process_state=self.process.state(),
-            probe_timeout_seconds=self.process.settings.probe_timeout_seconds,
-        )
-        return judge(self.mark, watch, now)
-
-
 class Crew:
     """Starts, hears, watches and ends the workers; what they say of the GPUs goes into the roster."""
 
@@ -109,10 +69,12 @@ class Crew:
         self._counted = 0
         """How many GPUs NVML enumerated when the excluded indices got their meaning; 0 = no worker has attached yet."""
         self._start = start
-        self._probe: Hand | None = None
+        self._probe: Probe | None = None
         self._stuck: list[Process] = []
         self._start_at = 0.0
         self._deaths = 0
+        self._crashes: Counter[int] = Counter()
+        self._xids: list[XidEvent] = []
         self._driver_waits = 0
         self._renewals = 0
         self._renew_at: float | None = None
@@ -136,6 +98,7 @@ class Crew:
         self._mind_probe(turn, now, attentive_since)
         self._stuck = [process for process in self._stuck if not process.is_gone()]
         self._man(now)
+        turn.xids, self._xids = self._xids, []
         return turn
 
     def release(self, uuid: str, until: float, now: float) -> bool:
@@ -153,6 +116,7 @@ class Crew:
         """The node has booted under us (a simulated one can): nothing known holds any more."""
         self.roster = roster
         self.exclusions.forget()
+        self._counted = 0
         self._dismiss_probe()
         self._dismiss_sweeper(now)
 
@@ -171,12 +135,25 @@ class Crew:
             self._replace(f"the worker's messages are garbled: {broken}", now)
             return
         if messages is None:
-            sentence = self.sweeper.process.exit_sentence()
-            self._replace(f"the worker ended unasked ({sentence})", now)
+            self._died(now)
             return
         for message in messages:
-            if self.sweeper is not None:
+            # A message may have ended the worker; what it still had to say of GPUs is void, its Xids are not.
+            if self.sweeper is not None or isinstance(message, XidSeen):
                 self._take(message, turn, now)
+
+    def _died(self, now: float) -> None:
+        """The worker ended unasked; one that keeps dying at the same GPU is tried without it."""
+        sweeper = self.sweeper
+        if sweeper is None:
+            return
+        index = sweeper.mark.gpu_index if sweeper.mark is not None else None
+        if index is not None:
+            self._crashes[index] += 1
+            if self._crashes[index] >= CRASHES_OF_ONE_GPU:
+                self.exclusions.hung(index, now)
+                self.roster.silent(index, GpuStatus.FAILED, datetime.now(UTC))
+        self._replace(f"it ended unasked ({sweeper.process.exit_sentence()})", now)
 
     def _take(self, message: Message, turn: Turn, now: float) -> None:
         match message:
@@ -200,8 +177,7 @@ class Crew:
                 self._dismiss_sweeper(now + back_off(self._driver_waits, 1.0, LONGEST_DRIVER_WAIT_SECONDS))
                 self._driver_waits += 1
             case XidSeen(event=event):
-                turn.fresh = True
-                turn.xids.append(event)
+                self._xids.append(event)
 
     def _attached(self, attached: Attached, now: float) -> None:
         self._driver_waits = 0
@@ -217,6 +193,7 @@ class Crew:
 
     def _swept_all(self, now: float) -> None:
         """After a sweep: a GPU that is gone can only come back in a new NVML session, so there is one now and then."""
+        self._crashes.clear()
         if not self.roster.anyone_gone:
             self._renew_at, self._renewals = None, 0
             return
@@ -238,6 +215,8 @@ class Crew:
         if verdict.state is State.HUNG_GPU and verdict.gpu_index is not None:
             self._exclude(verdict.gpu_index, now)
             self._deaths = 0
+        else:
+            self.roster.details = verdict.sentence
         self._replace(verdict.sentence, now)
 
     def _exclude(self, index: int, now: float) -> None:
@@ -249,7 +228,7 @@ class Crew:
             self._start_probe(now)
             return
         index = self._probe.process.settings.only
-        answer = self._probe_answer(now, attentive_since)
+        answer = self._probe.answered(attentive_since, now)
         if answer is None or index is None:
             return
         self._dismiss_probe()
@@ -261,35 +240,12 @@ class Crew:
             self._exclude(index, now)
             turn.fresh = True
 
-    def _probe_answer(self, now: float, attentive_since: float) -> bool | None:
-        """Whether the probed GPU answered; None = not yet known."""
-        probe = self._probe
-        if probe is None:
-            return None
-        try:
-            messages = probe.process.receive()
-        except BrokenStream:
-            return False
-        if messages is None:
-            return False
-        for message in messages:
-            match message:
-                case Mark():
-                    probe.mark = message
-                case Attached(unattached=unattached) if unattached:
-                    return True  # lost, which is an answer
-                case Swept():
-                    return True
-                case _:
-                    pass
-        return None if probe.verdict(attentive_since, now) is FINE else False
-
     def _start_probe(self, now: float) -> None:
         index = self.exclusions.due(now)
         # One place among the stuck stays free for the sweeping worker: seven good GPUs matter more than this answer.
         if index is None or self.sweeper is None or len(self._stuck) >= MOST_STUCK_WORKERS - 1:
             return
-        self._probe = Hand(self._start(replace(self._settings, only=index), now))
+        self._probe = Probe(self._start(replace(self._settings, only=index), now))
 
     def _man(self, now: float) -> None:
         """See to it that there is a sweeping worker."""
@@ -311,8 +267,9 @@ class Crew:
 
     def _dismiss_sweeper(self, start_at: float) -> None:
         if self.sweeper is not None:
-            self._end(self.sweeper.process)
-            self.sweeper = None
+            process, self.sweeper = self.sweeper.process, None
+            self._end(process)
+            self._xids += [message.event for message in process.last_words if isinstance(message, XidSeen)]
         self._start_at = start_at
 
     def _dismiss_probe(self) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from exporter.messages import Decoder, Message, WorkerSettings
+from exporter.messages import BrokenStream, Decoder, Message, WorkerSettings
 
 # SIGTERM ends a worker at once unless it is inside the kernel; SIGKILL then gets the same short while. Whoever is not
 # gone by then sits in an uninterruptible driver call and is left behind.
@@ -26,6 +26,8 @@ class WorkerProcess:
     def __init__(self, settings: WorkerSettings, started: float) -> None:
         self.settings = settings
         self.started = started
+        self.last_words: list[Message] = []
+        """What was still in the pipe when it was ended: an Xid among it must not be lost."""
         self._decoder = Decoder()
         self.descriptor, child_end = os.pipe()
         try:
@@ -71,16 +73,13 @@ class WorkerProcess:
 
     def end(self) -> bool:
         """End the worker now; True = it is gone, False = it could not be reaped in time (see `is_gone`)."""
+        gone = self._kill()
+        try:
+            self.last_words = self.receive() or []
+        except BrokenStream:
+            pass  # it was ended in the middle of a message, or for this very reason
         self._close()
-        for number, grace in ((signal.SIGTERM, TERM_GRACE_SECONDS), (signal.SIGKILL, KILL_GRACE_SECONDS)):
-            # A stopped process takes SIGTERM only when it is continued; SIGKILL takes it as it is.
-            self._process.send_signal(number)
-            try:
-                self._process.wait(grace)
-            except subprocess.TimeoutExpired:
-                continue
-            return True
-        return False
+        return gone
 
     def is_gone(self) -> bool:
         """Whether the process has ended (and is reaped by asking)."""
@@ -92,6 +91,17 @@ class WorkerProcess:
         if code is None:
             return "it closed its pipe and still runs"
         return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+    def _kill(self) -> bool:
+        for number, grace in ((signal.SIGTERM, TERM_GRACE_SECONDS), (signal.SIGKILL, KILL_GRACE_SECONDS)):
+            # A stopped process takes SIGTERM only when it is continued; SIGKILL takes it as it is.
+            self._process.send_signal(number)
+            try:
+                self._process.wait(grace)
+            except subprocess.TimeoutExpired:
+                continue
+            return True
+        return False
 
     def _tell_settings(self) -> None:
         line = json.dumps(self.settings.to_json()).encode() + b"\n"
