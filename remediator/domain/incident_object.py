@@ -5,7 +5,8 @@ Laws:
    broken list entries are skipped; only a missing identity (spec) raises `IncidentError`.
 2. Encoding is bounded as the CRD is, and deterministic, so that "compare before writing" is a comparison of dicts.
 3. Times keep their microseconds: what was written is what is read, or waiting would look like a change.
-4. An object without status (we died between creating it and writing its status) is a Suspected incident.
+4. An object without status (we died between creating it and writing its status) is a Suspected incident whose
+   history begins at its opening.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -215,8 +216,13 @@ def from_object(raw: Mapping[str, Any]) -> Incident:
         uid=str(metadata.get("uid", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
         annotations={str(k): str(v) for k, v in _mapping(metadata.get("annotations")).items()},
-        **_status_from(status, opened_at, place),
+        **_status_from(status or _at_opening(spec), opened_at, place),
     )
+
+
+def _at_opening(spec: Mapping[str, Any]) -> dict[str, Any]:
+    entry = {"time": spec["openedAt"], "from": "", "to": Phase.SUSPECTED.value, "sentence": f"{spec['fault']} seen"}
+    return {"phase": Phase.SUSPECTED.value, "history": [entry]}
 
 
 def _status_from(status: Mapping[str, Any], opened_at: datetime, place: tuple[str, str | None]) -> dict[str, Any]:

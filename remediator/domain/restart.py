@@ -16,8 +16,9 @@ from remediator.domain.model import Fate, Incident, PodFacts, PodRecord
 
 UNPLACED_SECONDS = 30
 """A scheduler with room needs about a second; after this long the lack of a place is worth saying."""
-CLOCK_SLACK = timedelta(seconds=2)
-"""creationTimestamp has whole seconds and the API server's clock is not ours."""
+CLOCK_SLACK = timedelta(seconds=1)
+"""creationTimestamp has whole seconds and the API server's clock is not ours. Pods of the quarantined node itself get
+no slack: a sibling started just before the fault is not a replacement."""
 
 PRESENT = (Fate.PENDING, Fate.EVICTING, Fate.BLOCKED, Fate.HELD)
 SOUGHT = (Fate.GONE, Fate.UNPLACED)
@@ -54,7 +55,6 @@ def _left(record: PodRecord, now: datetime) -> PodRecord:
 
 
 def _seek(case: Case, record: PodRecord, taken: set[str], known: set[str]) -> PodRecord:
-    since = (record.evicted_at or case.now).replace(microsecond=0) - CLOCK_SLACK
     candidates = [
         pod
         for pod in case.view.pods_by_owner.get(record.owner_uid, ())
@@ -62,7 +62,7 @@ def _seek(case: Case, record: PodRecord, taken: set[str], known: set[str]) -> Po
         and pod.uid not in taken
         and not pod.terminal
         and pod.deletion_timestamp is None
-        and (pod.created_at is None or pod.created_at >= since)
+        and _after_eviction(case, record, pod)
     ]
     ranked = sorted(candidates, key=lambda pod: (_doubt(case, pod) is not None, pod.node is None, pod.name))
     if not ranked:
@@ -80,6 +80,12 @@ def _seek(case: Case, record: PodRecord, taken: set[str], known: set[str]) -> Po
         replacement_node=best.node,
         replaced_at=case.now,
     )
+
+
+def _after_eviction(case: Case, record: PodRecord, pod: PodFacts) -> bool:
+    since = (record.evicted_at or case.now).replace(microsecond=0)
+    slack = timedelta() if pod.node == case.incident.node else CLOCK_SLACK
+    return pod.created_at is None or pod.created_at >= since - slack
 
 
 def _unplaced(case: Case, record: PodRecord, reason: str) -> PodRecord:
