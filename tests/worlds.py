@@ -150,7 +150,7 @@ def a_pod(name: str = "web-1", node: str | None = "n7", namespace: str = "team-a
     return PodFacts(**{**fields, **changes})
 
 
-BARE: Mapping[str, Any] = {"owner_kind": None, "owner_name": None, "owner_uid": None}
+BARE: dict[str, Any] = {"owner_kind": None, "owner_name": None, "owner_uid": None}
 
 
 def placed(view: NodeView, *pods: tuple[PodFacts, int | None]) -> NodeView:
