@@ -23,7 +23,6 @@ def replacements(ledger: Ledger, snapshot: Snapshot) -> Iterator[HealthEvent]:
     A known board that only moved to another address (PCI numbers shift when a GPU drops out) proves nothing.
     """
     known = {slot.uuid: slot for slot in ledger.slots}
-    at = {slot.pci_bus_id: slot for slot in ledger.slots}
     seated = {gpu.identity.uuid for gpu in snapshot.gpus if gpu.status is GpuStatus.UP}
     for gpu in snapshot.gpus:
         identity = gpu.identity
@@ -34,9 +33,9 @@ def replacements(ledger: Ledger, snapshot: Snapshot) -> Iterator[HealthEvent]:
             if before.serial and identity.serial and before.serial != identity.serial:
                 yield _replaced(identity.uuid, gpu)
             continue
-        gone = at.get(identity.pci_bus_id)
-        if gone is not None and gone.uuid not in seated:
-            yield _replaced(gone.uuid, gpu)
+        for gone in ledger.slots:
+            if gone.pci_bus_id == identity.pci_bus_id and gone.uuid not in seated:
+                yield _replaced(gone.uuid, gpu)
 
 
 def _replaced(uuid: str, gpu: GpuReadings) -> HealthEvent:
@@ -46,13 +45,8 @@ def _replaced(uuid: str, gpu: GpuReadings) -> HealthEvent:
 def remember(ledger: Ledger, snapshot: Snapshot, now: datetime) -> Ledger:
     """`ledger` with the boards of this snapshot, and with no quiet time for GPUs that nobody could read."""
     present = {gpu.identity.uuid for gpu in snapshot.gpus}
-    addresses = {gpu.identity.pci_bus_id for gpu in snapshot.gpus}
     faulty = {entry.finding.gpu for entry in ledger.entries}
-    kept = tuple(
-        slot
-        for slot in ledger.slots
-        if slot.uuid not in present and slot.uuid in faulty and slot.pci_bus_id not in addresses
-    )
+    kept = tuple(slot for slot in ledger.slots if slot.uuid not in present and slot.uuid in faulty)
     slots = tuple(
         Slot(pci_bus_id=gpu.identity.pci_bus_id, uuid=gpu.identity.uuid, serial=gpu.identity.serial)
         for gpu in snapshot.gpus
