@@ -11,7 +11,7 @@ Laws:
 import logging
 import os
 import queue
-import selectors
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -97,6 +97,10 @@ class Sampler:
         if self._thread.is_alive():
             self._wake()
             self._thread.join(STOP_SECONDS)
+        if self._wake_write >= 0 and not self._thread.is_alive():
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._wake_read = self._wake_write = -1
 
     def latest(self) -> Snapshot | None:
         """The last snapshot that was handed on; None = there has not been one."""
@@ -159,16 +163,14 @@ class Sampler:
                 # Whatever it was, it must not become a busy loop.
                 self._stopping.wait(min(1.0, self._settings.interval_seconds))
         crew.dismiss_all()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-        self._wake_read = self._wake_write = -1
 
     def _wait(self, crew: Crew, until: float) -> None:
         """Until a worker speaks, somebody asks, or the time has come."""
-        with selectors.DefaultSelector() as selector:
-            for descriptor in (self._wake_read, *crew.descriptors()):
-                selector.register(descriptor, selectors.EVENT_READ)
-            selector.select(max(0.0, until - time.monotonic()))
+        # Descriptors change with every worker; poll needs no system call to be told of them.
+        poll = select.poll()
+        for descriptor in (self._wake_read, *crew.descriptors()):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(max(0.0, until - time.monotonic()) * 1000)
         try:
             os.read(self._wake_read, 4096)
         except BlockingIOError:

@@ -10,7 +10,7 @@ from exporter.readings import GpuReadings, GpuStatus, Snapshot
 from exporter.sampler import Sampler, SamplerSettings
 from exporter.simulation import state
 
-INTERVAL_SECONDS = 0.3
+INTERVAL_SECONDS = 0.5
 # A machine that runs other tests beside this one may let a worker wait; what is promised in intervals is asserted in
 # intervals, everything else only has to happen in the end.
 PATIENCE_SECONDS = 20.0
