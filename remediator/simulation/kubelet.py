@@ -92,6 +92,7 @@ class Kubelet:
         self._machine = machine
         self._hooks = hooks
         self._boot_id = boot_id
+        self._next_boot: str | None = None
         self._lock = threading.Lock()
         self._pods: dict[str, Obj] = {}
         self._running: dict[str, _Running] = {}
@@ -119,14 +120,20 @@ class Kubelet:
     def reboot(self, boot_id: str) -> None:
         """The machine went down and came up: containers start again, pods that do not restart have failed."""
         with self._lock:
-            self._boot_id = boot_id
-            for name, running in self._running.items():
-                never = self._pods.get(name, {}).get("spec", {}).get("restartPolicy") == "Never"
-                if never and running.started and not running.ended:
-                    running.ends_at, running.exit_code = 0.0, 137
-                elif not running.ended:
-                    running.started, running.starts_at = False, time.monotonic() + START_SECONDS
-                    running.restarts += 1
+            self._next_boot = boot_id
+
+    def _come_up(self, boot_id: str, now: float) -> None:
+        self._boot_id = boot_id
+        for name, running in self._running.items():
+            pod = self._pods.get(name)
+            if pod is None or running.ended:
+                continue
+            if pod["spec"].get("restartPolicy") == "Never":
+                running.started, running.ends_at, running.exit_code = True, now, 137
+            else:
+                running.started, running.starts_at = False, now + START_SECONDS
+                running.restarts += 1
+        self._tell_devices()
         self._say_node()
 
     def _register(self) -> None:
@@ -181,7 +188,9 @@ class Kubelet:
 
     def _tick(self, now: float) -> None:
         with self._lock:
-            pods = dict(self._pods)
+            pods, boot_id, self._next_boot = dict(self._pods), self._next_boot, None
+        if boot_id:
+            self._come_up(boot_id, now)
         self._forget_gone(pods)
         for name, pod in pods.items():
             running = self._running.get(name)
@@ -212,7 +221,7 @@ class Kubelet:
             return
         devices = self._allocate(pod)
         if devices is None:
-            self._running[name] = _Running(uid=uid, devices={}, starts_at=now, ended=True)
+            self._running[name] = _Running(uid=uid, devices={}, starts_at=now, started=True, ended=True)
             self._say(pod, status.refused(self._machine.resource))
             return
         self._running[name] = _Running(uid=uid, devices=devices, starts_at=now + START_SECONDS)
@@ -249,7 +258,7 @@ class Kubelet:
         grace = min(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0), LONGEST_GRACE_SECONDS)
         if running.stops_at is None:
             running.stops_at = now + (0.0 if running.ended else grace)
-        if now < running.stops_at or running.ended and not running.started:
+        if now < running.stops_at or (running.ended and not running.started):
             return
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": running.uid}}

@@ -3,6 +3,7 @@
 Law: a step counts when the API server or `/metrics` shows it. The narrator injects faults and looks; it never helps.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class Narrator:
     """Says what happens, with seconds since the fault, and waits for what must be seen."""
 
     say: Callable[[str], None]
+    leave: threading.Event
+    """Set when the reader wants to go."""
     clock: Callable[[], float] = time.monotonic
     began: float = field(default=0.0)
 
@@ -59,7 +62,8 @@ class Narrator:
                     return self.clock() - self.began
             except requests.RequestException as error:
                 trouble = f" (last error: {error})"
-            time.sleep(POLL_SECONDS)
+            if self.leave.wait(POLL_SECONDS):
+                raise NotSeenError(f"left before it happened: {what}")
         raise NotSeenError(f"not seen within {seconds:.0f} s: {what}{trouble}")
 
 

@@ -56,3 +56,30 @@ def workloads() -> list[dict[str, Any]]:
             "spec": bare["spec"],
         },
     ]
+
+
+def policy() -> dict[str, Any]:
+    """Enforce for certain faults: drain the node, reboot it by a Job, validate by a Job, five seconds of probation."""
+    return {
+        "budget": {"nodes": 1},
+        "rules": [
+            {
+                "name": "certain-gpu-faults",
+                "mode": "enforce",
+                "faults": ["xid-79", "xid-48", "xid-95", "gpu-lost"],
+                "playbook": {
+                    # A GPU off the bus comes back with a reboot only, and a reboot hits every pod of the node:
+                    # so they are moved first, one at a time where a budget says so.
+                    "drain": {"pods": "node"},
+                    "repair": [{"name": "reboot", "needs": "node", "timeoutSeconds": 120, "job": _job("reboot")}],
+                    "validate": {"job": _job("validate"), "timeoutSeconds": 60},
+                    "probationSeconds": 5,
+                },
+            }
+        ],
+    }
+
+
+def _job(what: str) -> dict[str, Any]:
+    container = {"name": what, "image": f"demo/{what}:1", "command": [what, "{{node}}", "{{gpu}}"]}
+    return {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}
