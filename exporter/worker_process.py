@@ -13,6 +13,8 @@ from exporter.messages import BrokenStream, Decoder, Message, WorkerSettings
 # gone by then sits in an uninterruptible driver call and is left behind.
 TERM_GRACE_SECONDS = 0.2
 KILL_GRACE_SECONDS = 0.5
+# The kernel closes the pipe of a process that dies a moment before it can be reaped.
+DEATH_SECONDS = 0.2
 PIPE_READ_BYTES = 1 << 16
 PACKAGE_PARENT = Path(__file__).resolve().parents[1]
 
@@ -87,8 +89,9 @@ class WorkerProcess:
 
     def exit_sentence(self) -> str:
         """How it ended, for a human."""
-        code = self._process.poll()
-        if code is None:
+        try:
+            code = self._process.wait(DEATH_SECONDS)
+        except subprocess.TimeoutExpired:
             return "it closed its pipe and still runs"
         return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
