@@ -51,6 +51,9 @@ class ApiHttpServer:
         self.delays = delays
         self.intercept: Intercept | None = None
         self._socket = socket.create_server(("127.0.0.1", port), backlog=2048)
+        # asyncio sets it only on sockets made with an explicit protocol; without it every reply on a kept connection
+        # waits 40 ms for the client's delayed ACK. Accepted sockets inherit it.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             self._app,
