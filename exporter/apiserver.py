@@ -212,6 +212,8 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> bytes:
             raise http.client.HTTPException(f"reply of more than {REPLY_LIMIT_BYTES} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("the reply takes too long")
+    if reply.length:
+        raise http.client.IncompleteRead(bytes(raw), reply.length)
     reply.close()  # read1 does not close a reply of known length at its end, and the connection would take no request
     return bytes(raw)
 

@@ -61,3 +61,5 @@ def set_up(level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # The server's own start and stop lines say less than ours.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -22,7 +22,7 @@ from exporter.assess.xids import count, located
 from exporter.attribution.devices import holders
 from exporter.exposition import SECTIONS
 from exporter.exposition.family import Facts, Family
-from exporter.exposition.own import OwnMetrics
+from exporter.exposition.own import OwnMetrics, Totals
 from exporter.exposition.renderer import Renderer, page
 from exporter.health.vocabulary import HealthReport
 from exporter.health.wire import report_to_status
@@ -99,7 +99,7 @@ class Loop:
         self._renderer = Renderer()
         self._said: set[str] = set()
         self._snapshot: Snapshot | None = None
-        self._started = datetime.now(UTC)
+        self._starting_since: datetime | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
 
@@ -136,7 +136,7 @@ class Loop:
             self._early = joined(self._early, news)
             self._render(None, now)
             return
-        starting = snapshot.driver_state is DriverState.STARTING and now - self._started < STARTING_GRACE
+        starting = self._is_starting(snapshot, now)
         if starting:
             # Kernel lines name GPUs by address; who that is, the first sweep will say.
             self._early = joined(self._early, news)
@@ -153,6 +153,13 @@ class Loop:
             self._outlets.board.status = json.dumps(report_to_status(told)).encode()
             if self._outlets.sink is not None:
                 self._outlets.sink.offer(told)
+
+    def _is_starting(self, snapshot: Snapshot, now: datetime) -> bool:
+        if snapshot.driver_state is not DriverState.STARTING:
+            self._starting_since = None
+            return False
+        self._starting_since = self._starting_since or now
+        return now - self._starting_since < STARTING_GRACE
 
     def _take(self, snapshot: Snapshot, news: News, now: datetime) -> None:
         if news.snapshot is not None or news.xids or news.notices:
@@ -197,7 +204,8 @@ class Loop:
         own, board = self._outlets.own, self._outlets.board
         parts = [] if facts is None else [self._section(name, families, facts) for name, families in SECTIONS]
         age = None if facts is None else max(0.0, (now - facts.snapshot.taken_at).total_seconds())
-        own.rendering(now=now.timestamp(), age=age, scrapes=board.scrapes, dropped=self._renderer.dropped)
+        totals = Totals(scrapes=board.scrapes, dropped=self._renderer.dropped, lost=self._inbox.lost)
+        own.rendering(now=now.timestamp(), age=age, totals=totals)
         board.page = page((*parts, own.text()))
 
     def _section(self, name: str, families: tuple[Family, ...], facts: Facts) -> str:

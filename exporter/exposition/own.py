@@ -5,6 +5,7 @@ The only home of prometheus_client. Collected once per turn with the device seri
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,6 +19,15 @@ from prometheus_client import (
 from exporter.exposition.family import Facts, Family, Kind, Sample
 
 PREFIX = "gpuward_exporter"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What other parts count for themselves, since the start."""
+
+    scrapes: int = 0
+    dropped: int = 0
+    lost: int = 0
 
 
 class OwnMetrics:
@@ -37,13 +47,19 @@ class OwnMetrics:
         self._states_lock = threading.Lock()
         self._errors = self._counter("errors", "Failures inside the exporter, by the part that failed.", "part")
         self._published = self._counter("publish", "Writes to the API server, by result.", "object", "result")
-        self._scrapes = self._gauge("scrapes_answered", "Scrapes answered since the start.")
-        self._dropped = self._gauge(
-            "samples_dropped", "Samples left out since the start: a label set given twice, or not a finite number."
-        )
+        self._scrapes = self._counter("scrapes", "Answered scrapes.")
+        self._dropped = self._counter("samples_dropped", "Samples left out: a repeated label set, or no finite number.")
+        self._lost = self._counter("events_lost", "Events pushed out by newer ones before they could be judged.")
+        self._shown = Totals()
         self._age = self._gauge("snapshot_age_seconds", "Age of the newest snapshot when this page was rendered.")
         self._rendered = self._gauge("render_timestamp_seconds", "Unix time at which this page was rendered.")
         self._gauge("build_info", "Version of the exporter; always 1.", "version").labels(version).set(1)
+        # Born at 0: `increase()` misses the first event of a series that is born with it.
+        for part in ("turn", "health", "exposition", "state-file"):
+            self._errors.labels(part)
+        for target in ("status", "lease"):
+            for result in ("written", "unchanged", "failed"):
+                self._published.labels(target, result)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, labels, registry=self._registry)
@@ -75,12 +91,14 @@ class OwnMetrics:
         """A write of `target` (`status`, `lease`) ended with `result` (`written`, `unchanged`, `failed`...)."""
         self._published.labels(target, result).inc()
 
-    def rendering(self, *, now: float, age: float | None, scrapes: int, dropped: int) -> None:
-        """Facts about the page under way; `age` is None before the first snapshot (and absent as NaN)."""
+    def rendering(self, *, now: float, age: float | None, totals: Totals) -> None:
+        """Facts about the page under way; `age` is None before the first snapshot (and shown as NaN)."""
         self._rendered.set(now)
         self._age.set(float("nan") if age is None else age)
-        self._scrapes.set(scrapes)
-        self._dropped.set(dropped)
+        self._scrapes.inc(totals.scrapes - self._shown.scrapes)
+        self._dropped.inc(totals.dropped - self._shown.dropped)
+        self._lost.inc(totals.lost - self._shown.lost)
+        self._shown = totals
 
     def text(self) -> str:
         """All own metrics in Prometheus text."""
