@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from remediator.simulation.api import Api
 from remediator.simulation.calls import Call
@@ -19,20 +19,21 @@ from remediator.simulation.status_errors import ApiError, Obj
 from remediator.simulation.watching import Watch
 
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 REQUEST_SECONDS = 15.0
 
 
 class Client(Protocol):
     """What the fleet needs of an API server."""
 
-    def request(self, method: str, path: str, body: Any = None, query: dict[str, str] | None = None) -> Obj:
-        """The answered object; `ApiError` for every refusal. PATCH is a merge patch."""
+    def request(self, method: str, path: str, body: Any = None, patch: str = MERGE) -> Obj:
+        """The answered object; `ApiError` for a refusal. `path` may carry a query; `patch` is the type of a PATCH."""
         ...
 
 
-def headers_for(method: str, token: str) -> dict[str, str]:
+def headers_for(method: str, token: str, patch: str = MERGE) -> dict[str, str]:
     """Content type by method, and the token when there is one."""
-    kind = MERGE if method == "PATCH" else "application/json"
+    kind = patch if method == "PATCH" else "application/json"
     return {"content-type": kind, "accept": "application/json"} | (
         {"authorization": f"Bearer {token}"} if token else {}
     )
@@ -52,11 +53,13 @@ class DirectClient:
         self._api = api
         self._token = token
 
-    def request(self, method: str, path: str, body: Any = None, query: dict[str, str] | None = None) -> Obj:
+    def request(self, method: str, path: str, body: Any = None, patch: str = MERGE) -> Obj:
         """See `Client`."""
         raw = b"" if body is None else json.dumps(body).encode()
-        headers = headers_for(method, self._token)
-        answer = self._api.answer(Call(method=method, path=path, query=query or {}, headers=headers, body=raw))
+        headers = headers_for(method, self._token, patch)
+        where = urlsplit(path)
+        query = dict(parse_qsl(where.query))
+        answer = self._api.answer(Call(method=method, path=where.path, query=query, headers=headers, body=raw))
         if isinstance(answer, Watch):
             raise TypeError("a direct client does not watch")
         if answer.code >= 300:
@@ -75,14 +78,14 @@ class HttpClient:
         self._token = token
         self._local = threading.local()
 
-    def request(self, method: str, path: str, body: Any = None, query: dict[str, str] | None = None) -> Obj:
+    def request(self, method: str, path: str, body: Any = None, patch: str = MERGE) -> Obj:
         """See `Client`; a kept connection that the server has closed is opened anew once."""
         raw = None if body is None else json.dumps(body).encode()
         for attempt in (1, 2):
             fresh = getattr(self._local, "connection", None) is None
             connection = self._local.connection = self._local.connection if not fresh else self._connect()
             try:
-                connection.request(method, _target(path, query), raw, headers_for(method, self._token))
+                connection.request(method, path, raw, headers_for(method, self._token, patch))
                 reply = connection.getresponse()
                 text = reply.read()
             except (http.client.HTTPException, OSError) as error:
@@ -108,7 +111,9 @@ class HttpClient:
     def watch(self, path: str, query: dict[str, str]) -> "WatchStream":
         """An open watch; `ApiError` when it is refused."""
         connection = self._connect(90.0)
-        connection.request("GET", _target(path, query | {"watch": "true"}), headers=headers_for("GET", self._token))
+        connection.request(
+            "GET", f"{path}?{urlencode(query | {'watch': 'true'})}", headers=headers_for("GET", self._token)
+        )
         reply = connection.getresponse()
         if reply.status != 200:
             text = reply.read()
@@ -138,10 +143,6 @@ class WatchStream:
                 pass  # the server was faster
         self._reply.close()
         self._connection.close()
-
-
-def _target(path: str, query: dict[str, str] | None) -> str:
-    return f"{path}?{urlencode(query)}" if query else path
 
 
 def _decoded(code: int, text: bytes) -> Obj:

@@ -1,7 +1,8 @@
 """`EmbeddedCluster`: the API server, and by choice scheduler, controllers and kubelets, as one context manager."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources as package_data
 from pathlib import Path
@@ -12,9 +13,15 @@ import yaml
 
 from remediator.simulation.api import Api
 from remediator.simulation.calls import Call, Reply
-from remediator.simulation.http import ApiHttpServer, Delays, Intercept
+from remediator.simulation.client import HttpClient
+from remediator.simulation.control_loop import ControlLoop
+from remediator.simulation.controllers import Pace, control_loop
+from remediator.simulation.http import ApiHttpServer, Behaviour, Intercept
+from remediator.simulation.kubelet import Kubelets
+from remediator.simulation.kubelet_hooks import KubeletHooks, Timing
+from remediator.simulation.registration import NodeSpec
 from remediator.simulation.status_errors import Obj
-from remediator.simulation.store import HISTORY, Store
+from remediator.simulation.store import Store
 from remediator.simulation.watching import Watch
 from remediator.simulation.writes import Clock
 
@@ -23,6 +30,15 @@ PRIORITIES = {
     "system-node-critical": (2_000_001_000, "must not be moved from their current node"),
 }
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """What runs beside the API server: scheduler, controllers, kubelets."""
+
+    hooks: KubeletHooks | None = None
+    timing: Timing = field(default_factory=Timing)
+    pace: Pace = field(default_factory=Pace)
 
 
 class ClusterError(RuntimeError):
@@ -43,14 +59,21 @@ class EmbeddedCluster:
         *,
         tokens: Mapping[str, str] | None = None,
         clock: Clock = utc_now,
-        delays: Delays | None = None,
-        history: int = HISTORY,
+        behaviour: Behaviour | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
-        """`port` 0 takes a free one; `history` is the number of changes a watch may lag behind per resource."""
-        self.store = Store(history)
+        """`port` 0 takes a free one; `tokens` maps bearer tokens to users, None lets everyone in.
+
+        Without a `fleet` it is an API server alone: nothing schedules, runs or cleans up.
+        """
+        behaviour = behaviour or Behaviour()
+        self.store = Store(behaviour.history)
         self.api = Api(self.store, clock, tokens)
         self._token = next(iter(tokens), "") if tokens else ""
-        self._server = ApiHttpServer(self.api, delays or Delays(), port)
+        self._server = ApiHttpServer(self.api, behaviour, port)
+        self._fleet = fleet
+        self._loop: ControlLoop | None = None
+        self._kubelets: Kubelets | None = None
         self._stopped = False
 
     @property
@@ -73,11 +96,20 @@ class EmbeddedCluster:
             for name, (value, told) in PRIORITIES.items()
         )
         self.apply(crd_manifests())
+        if self._fleet is not None:
+            self._loop = control_loop(self.api, self._token, self._fleet.pace)
+            self._loop.start()
+            self._kubelets = Kubelets(HttpClient(self.url, self._token), self._fleet.hooks, self._fleet.timing)
+            self._kubelets.start()
 
     def stop(self) -> None:
         """Leaves no thread and no socket; a second call does nothing."""
         if not self._stopped:
             self._stopped = True
+            if self._kubelets is not None:
+                self._kubelets.stop()
+            if self._loop is not None:
+                self._loop.stop()
             self._server.stop()
 
     def __enter__(self) -> "EmbeddedCluster":
@@ -88,6 +120,18 @@ class EmbeddedCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    @property
+    def kubelets(self) -> Kubelets:
+        """The fake kubelets; ClusterError when the cluster has no fleet."""
+        if self._kubelets is None:
+            raise ClusterError("this cluster was made without a fleet, or is not started")
+        return self._kubelets
+
+    def add_node(self, name: str, gpus: Sequence[str] = (), labels: Mapping[str, str] | None = None) -> None:
+        """A Ready node whose `nvidia.com/gpu` devices have these ids (UUIDs)."""
+        devices = {"nvidia.com/gpu": tuple(gpus)} if gpus else {}
+        self.kubelets.add_node(NodeSpec(name=name, devices=devices, labels=labels or {}))
 
     def request(self, method: str, path: str, body: Any = None, **query: str) -> Reply:
         """One request without the wire; the answer may be a refusal. Not for watches."""

@@ -29,7 +29,8 @@ class PodActions:
 
     def evict(self, target: Target, body: Obj, call: Call) -> Reply:
         """201 Success, or why not."""
-        if (body.get("metadata") or {}).get("name", target.name) != target.name:
+        check_body(body, "policy/v1", "Eviction")
+        if (body.get("metadata") or {}).get("name") != target.name:
             raise bad_request("name in URL does not match name in Eviction object")
         options = body.get("deleteOptions") or {}
         dry = call.dry_run or "All" in (options.get("dryRun") or ())
@@ -84,6 +85,7 @@ class PodActions:
         if "deletionTimestamp" not in pod["metadata"]:
             condition = {
                 "type": "DisruptionTarget",
+                "lastProbeTime": None,
                 "status": "True",
                 "reason": "EvictionByEvictionAPI",
                 "message": "Eviction API: evicting",
@@ -96,6 +98,7 @@ class PodActions:
 
     def bind(self, target: Target, body: Obj, call: Call) -> Reply:
         """Puts a pod on a node, as a scheduler does."""
+        check_body(body, "v1", "Binding")
         node = (body.get("target") or {}).get("name", "")
         with self._store.lock:
             pod = self._store.get("pods", target.key)
@@ -108,6 +111,15 @@ class PodActions:
                 return Reply(code=201, body=success(code=201))
             self._store.put("pods", bound(pod, node, timestamp(self._clock())))
         return Reply(code=201, body=success(code=201))
+
+
+def check_body(body: Obj, api_version: str, kind: str) -> None:
+    """400 when the body says it is something else."""
+    given = (body.get("apiVersion") or api_version, body.get("kind") or kind)
+    if given != (api_version, kind):
+        version, group = given[0].rpartition("/")[2], api_version.partition("/")[0] if "/" in api_version else "core"
+        told = f'{given[1]} in version "{version}" cannot be handled as a {kind}'
+        raise bad_request(f"{told}: converting ({version}.{given[1]}) to ({group}.{kind}): unknown conversion")
 
 
 def bound(pod: Obj, node: str, at: str) -> Obj:

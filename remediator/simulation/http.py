@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -18,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from remediator.simulation.api import Api
 from remediator.simulation.calls import Call, Reply
-from remediator.simulation.store import Change
+from remediator.simulation.store import HISTORY, Change
 from remediator.simulation.watching import Watch
 
 START_SECONDS = 10.0
@@ -28,15 +29,19 @@ Intercept = Callable[[Call], Reply | None]
 """A test's chance to answer in the server's place (429, 500, ...); None lets the request pass."""
 
 
-class Delays:
-    """Waits that the real server is known to impose."""
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """Traits of the real server that cost time or memory, and are therefore a choice."""
 
-    def __init__(self, eviction_floor_seconds: float = 0.0, bookmark_seconds: float = 60.0) -> None:
-        self.eviction_floor_seconds = eviction_floor_seconds
-        self.bookmark_seconds = bookmark_seconds
+    eviction_floor_seconds: float = 0.0
+    """0.1 on a real server: an eviction waits for the next progress notice of etcd, asked for that often."""
+    bookmark_seconds: float = 60.0
+    """Between bookmarks of a watch."""
+    history: int = HISTORY
+    """Changes kept per resource; a watch that lags further behind ends or gets 410."""
 
     def before(self, call: Call) -> float:
-        """An eviction waits for the next progress notice of etcd, asked for every 100 ms."""
+        """Seconds that the request waits before it is looked at."""
         floor = self.eviction_floor_seconds
         if not floor or not call.path.endswith("/eviction"):
             return 0.0
@@ -46,9 +51,9 @@ class Delays:
 class ApiHttpServer:
     """Serves one `Api` on loopback."""
 
-    def __init__(self, api: Api, delays: Delays, port: int = 0) -> None:
+    def __init__(self, api: Api, behaviour: Behaviour, port: int = 0) -> None:
         self.api = api
-        self.delays = delays
+        self.behaviour = behaviour
         self.intercept: Intercept | None = None
         self._socket = socket.create_server(("127.0.0.1", port), backlog=2048)
         # asyncio sets it only on sockets made with an explicit protocol; without it every reply on a kept connection
@@ -121,7 +126,7 @@ class ApiHttpServer:
             headers={name.lower(): value for name, value in request.headers.items()},
             body=await request.body(),
         )
-        if wait := self.delays.before(call):
+        if wait := self.behaviour.before(call):
             await asyncio.sleep(wait)
         answer = (self.intercept(call) if self.intercept else None) or self.api.answer(call)
         if isinstance(answer, Watch):
@@ -151,7 +156,7 @@ class ApiHttpServer:
 
     async def _feed(self, watch: Watch, event: asyncio.Event, gone: "asyncio.Future[None]", send: Send) -> None:
         now = time.monotonic()
-        deadline, bookmark_at = now + watch.timeout_seconds, now + self.delays.bookmark_seconds
+        deadline, bookmark_at = now + watch.timeout_seconds, now + self.behaviour.bookmark_seconds
         while not self._stopping and not gone.done():
             event.clear()
             if lines := watch.lines():
@@ -160,7 +165,7 @@ class ApiHttpServer:
             if watch.over or now >= deadline:
                 return
             if watch.bookmarks and now >= bookmark_at:
-                bookmark_at = now + self.delays.bookmark_seconds
+                bookmark_at = now + self.behaviour.bookmark_seconds
                 await send({"type": "http.response.body", "body": watch.bookmark(), "more_body": True})
             until = min(deadline, bookmark_at if watch.bookmarks else deadline)
             await _first(event, gone, until - now)

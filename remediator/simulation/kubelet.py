@@ -1,293 +1,302 @@
-"""A fake kubelet: registers a node with devices and runs the pods bound to it, as a client of any API server.
+"""Fake kubelets: API clients over HTTP that register nodes, run bound pods and hand out devices.
 
-Laws:
-1. It knows the cluster only through the API (list and watch of its own pods), so it serves the embedded server and a
-   real one alike.
-2. A device belongs to one pod from admission until the pod's object is gone or the pod has ended.
-3. What only silicon or a process could decide is asked of `KubeletHooks`: how a pod that should end ends, and who must
-   hear that devices changed hands.
+They work against the embedded API server and against a real control plane alike. Processes are imagined: a pod starts
+after a moment, ends when it is told to, and a pod of a Job ends as `KubeletHooks.run_pod` decides.
 """
 
-import threading
-import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from functools import partial
 
-from remediator.simulation import kubelet_status as status
-from remediator.simulation.client import HttpClient, WatchStream
-from remediator.simulation.quantities import quantity
-from remediator.simulation.status_errors import ApiError, Obj
+from remediator.simulation import pod_status
+from remediator.simulation.agenda import Agenda
+from remediator.simulation.client import STRATEGIC, HttpClient
+from remediator.simulation.kubelet_hooks import KubeletHooks, NoHooks, Timing
+from remediator.simulation.node_devices import DeviceBook, Holder, Refused
+from remediator.simulation.pod_feed import PodFeed
+from remediator.simulation.pod_status import Devices, Situation
+from remediator.simulation.registration import NodeSpec, Registration
+from remediator.simulation.status_errors import Obj
 
-START_SECONDS = 0.2
-"""From admission to Running: sandbox, image that is there already, process."""
-LONGEST_GRACE_SECONDS = 1.0
-"""Processes in the simulation end soon after SIGTERM, whatever grace they are given."""
-TICK_SECONDS = 0.05
-RETRY_SECONDS = 0.3
-LEASE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """The container that holds a device."""
-
-    namespace: str
-    pod: str
-    uid: str
-    container: str
-    resource: str
+ENDED = ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How a pod that is not meant to run for ever ends."""
+@dataclass
+class _Pod:
+    """One admitted pod."""
 
-    seconds: float
-    exit_code: int = 0
-
-
-class KubeletHooks(Protocol):
-    """What the world outside Kubernetes does."""
-
-    def devices_changed(self, node: str, holders: Mapping[str, Holder]) -> None:
-        """Who holds which device now, by device id; called before a pod's status says Running."""
-
-    def ending(self, node: str, pod: Obj) -> Ending | None:
-        """How and when this pod ends by itself; None = it runs until it is deleted. Asked once, when it starts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The node to be."""
-
-    name: str
-    devices: tuple[str, ...]
-    resource: str = "nvidia.com/gpu"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(kw_only=True)
-class _Running:
-    """One pod on this node, as the kubelet's own book has it."""
-
-    uid: str
-    devices: dict[str, tuple[str, ...]]
-    starts_at: float
-    started: bool = False
-    ends_at: float | None = None
-    exit_code: int = 0
-    stops_at: float | None = None
+    obj: Obj
+    devices: Devices
+    address: str
     restarts: int = 0
+    stopping: bool = False
     ended: bool = False
+    life: int = 0
+    """Raised with every start and stop, so that a timer of an earlier life does nothing."""
 
 
-class Kubelet:
-    """One node; `start` registers it, `stop` ends the threads and leaves the objects as they are."""
+@dataclass
+class _Node:
+    """One node with its devices and pods (by uid)."""
 
-    def __init__(self, client: HttpClient, machine: Machine, hooks: KubeletHooks, boot_id: str) -> None:
+    spec: NodeSpec
+    boot_id: str
+    book: DeviceBook
+    up: bool = True
+    pods: dict[str, _Pod] = field(default_factory=dict)
+    seen: dict[str, Obj] = field(default_factory=dict)
+
+
+class Kubelets:
+    """All kubelets of a cluster: one watch, one worker."""
+
+    def __init__(self, client: HttpClient, hooks: KubeletHooks | None = None, timing: Timing | None = None) -> None:
         self._client = client
-        self._machine = machine
-        self._hooks = hooks
-        self._boot_id = boot_id
-        self._next_boot: str | None = None
-        self._lock = threading.Lock()
-        self._pods: dict[str, Obj] = {}
-        self._running: dict[str, _Running] = {}
-        self._stopping = threading.Event()
-        self._stream: WatchStream | None = None
-        self._threads: list[threading.Thread] = []
-        self._renew_at = 0.0
+        self._hooks: KubeletHooks = hooks or NoHooks()
+        self._timing = timing or Timing()
+        self._registration = Registration(client)
+        self._nodes: dict[str, _Node] = {}
+        self._agenda = Agenda("fake-kubelets")
+        self._feed = PodFeed(client, self._hear)
 
     def start(self) -> None:
-        """Register the node and begin; raises ApiError or OSError when the server does not take it."""
-        self._register()
-        for name, target in (("watch", self._follow), ("pods", self._work)):
-            thread = threading.Thread(target=target, name=f"kubelet-{self._machine.name}-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        """Begins to watch pods."""
+        self._agenda.start()
+        self._feed.start()
 
     def stop(self) -> None:
-        """End the threads; safe to call twice."""
-        self._stopping.set()
-        if self._stream:
-            self._stream.close()
-        for thread in self._threads:
-            thread.join(5.0)
+        """Ends both threads; nodes fall silent."""
+        self._feed.stop()
+        self._agenda.stop()
 
-    def reboot(self, boot_id: str) -> None:
-        """The machine went down and came up: containers start again, pods that do not restart have failed."""
-        with self._lock:
-            self._next_boot = boot_id
+    def add_node(self, spec: NodeSpec, boot_id: str = "") -> None:
+        """Registers a node, Ready when this returns."""
 
-    def _come_up(self, boot_id: str, now: float) -> None:
-        self._boot_id = boot_id
-        for name, running in self._running.items():
-            pod = self._pods.get(name)
-            if pod is None or running.ended:
-                continue
-            if pod["spec"].get("restartPolicy") == "Never":
-                running.started, running.ends_at, running.exit_code = True, now, 137
-            else:
-                running.started, running.starts_at = False, now + START_SECONDS
-                running.restarts += 1
-        self._tell_devices()
-        self._say_node()
+        def add() -> None:
+            node = _Node(spec=spec, boot_id=boot_id or str(uuid.uuid4()), book=DeviceBook(spec.devices))
+            self._nodes[spec.name] = node
+            self._registration.register(spec)
+            self._announce(node)
+            self._beat(spec.name)
 
-    def _register(self) -> None:
-        machine = self._machine
-        labels = {"kubernetes.io/hostname": machine.name, **machine.labels}
-        metadata = {"name": machine.name, "labels": labels, "annotations": dict(machine.annotations)}
-        try:
-            self._client.request("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-        except ApiError as error:
-            if error.code != 409:
-                raise
-        self._say_node()
+        self._agenda.call(add)
 
-    def _say_node(self) -> None:
-        machine = self._machine
-        body = status.node(machine.resource, len(machine.devices), self._boot_id, datetime.now(UTC))
-        self._client.request("PATCH", f"/api/v1/nodes/{machine.name}/status", {"status": body})
+    def remove_node(self, name: str) -> None:
+        """The machine is gone; its Node object stays until somebody deletes it."""
+        self._agenda.call(lambda: void(self._nodes.pop(name, None)))
 
-    def _follow(self) -> None:
-        """Keep `_pods` what the API server says; start over after any break."""
-        selector = {"fieldSelector": f"spec.nodeName={self._machine.name}"}
-        while not self._stopping.is_set():
-            try:
-                found = self._client.request("GET", "/api/v1/pods", query=selector)
-                with self._lock:
-                    self._pods = {_name(pod): pod for pod in found["items"]}
-                version = found["metadata"]["resourceVersion"]
-                self._stream = self._client.watch("/api/v1/pods", {**selector, "resourceVersion": version})
-                for kind, pod in self._stream:
-                    if kind == "ERROR":
-                        break
-                    self._hear(kind, pod)
-            except (ApiError, OSError, ValueError, AttributeError):
-                # AttributeError: http.client's reader when the socket is closed under it by stop().
-                self._stopping.wait(RETRY_SECONDS)
+    def silence(self, name: str, *, up: bool = False) -> None:
+        """Stops (or resumes) everything the node says and does, without a reboot."""
+
+        def change() -> None:
+            self._nodes[name].up = up
+            if up:
+                self._registration.renew(name)
+                self._resume(name, fresh=False)
+                self._announce(self._nodes[name])
+
+        self._agenda.call(change)
+
+    def reboot(self, name: str, boot_id: str = "", *, after_seconds: float = 0.0, plugin_late: bool = True) -> None:
+        """Restarts a node under a new boot id; returns at once.
+
+        `plugin_late`: the device plugin registers after the kubelet has looked at its pods, as one that runs as a pod
+        always does; every pod with devices is then refused and its devices are free.
+        """
+        self._agenda.after(after_seconds, partial(self._go_down, name, boot_id or str(uuid.uuid4()), plugin_late))
+
+    def set_device_health(self, name: str, device: str, *, healthy: bool) -> None:
+        """The device plugin's own verdict; allocatable follows."""
+
+        def change() -> None:
+            node = self._nodes[name]
+            (node.book.unhealthy.discard if healthy else node.book.unhealthy.add)(device)
+            self._announce(node)
+            for pod in node.pods.values():
+                if not pod.ended and not pod.stopping:
+                    self._say(node, pod, partial(pod_status.running, address=pod.address))
+
+        self._agenda.call(change)
+
+    def holders(self, name: str) -> dict[str, Holder]:
+        """Who holds which device of the node."""
+        found: dict[str, Holder] = {}
+        self._agenda.call(lambda: found.update(self._nodes[name].book.holders))
+        return found
+
+    def boot_id(self, name: str) -> str:
+        """The node's current boot id."""
+        return self._nodes[name].boot_id
 
     def _hear(self, kind: str, pod: Obj) -> None:
-        with self._lock:
-            if kind == "DELETED":
-                self._pods.pop(_name(pod), None)
-            elif kind in ("ADDED", "MODIFIED"):
-                self._pods[_name(pod)] = pod
+        self._agenda.after(0, partial(self._sync, kind, pod))
 
-    def _work(self) -> None:
-        while not self._stopping.wait(TICK_SECONDS):
-            try:
-                self._tick(time.monotonic())
-            except (ApiError, OSError):
-                # The server was away or somebody was faster: the next tick looks again.
-                self._stopping.wait(RETRY_SECONDS)
-        self._client.close()
-
-    def _tick(self, now: float) -> None:
-        with self._lock:
-            pods, boot_id, self._next_boot = dict(self._pods), self._next_boot, None
-        if boot_id:
-            self._come_up(boot_id, now)
-        self._forget_gone(pods)
-        for name, pod in pods.items():
-            running = self._running.get(name)
-            if running is None:
-                self._admit(name, pod, now)
-            elif "deletionTimestamp" in pod["metadata"]:
-                self._terminate(name, pod, running, now)
-            elif not running.ended:
-                self._advance(pod, running, now)
-        if now >= self._renew_at:
-            self._renew_at = now + LEASE_SECONDS
-            status.renew_lease(self._client, self._machine.name, datetime.now(UTC))
-
-    def _forget_gone(self, pods: Mapping[str, Obj]) -> None:
-        """A pod whose object is gone, or is another one of the same name, gives its devices back."""
-        gone = [
-            name for name, run in self._running.items() if name not in pods or pods[name]["metadata"]["uid"] != run.uid
-        ]
-        for name in gone:
-            del self._running[name]
-        if gone:
-            self._tell_devices()
-
-    def _admit(self, name: str, pod: Obj, now: float) -> None:
-        uid = pod["metadata"]["uid"]
-        if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            self._running[name] = _Running(uid=uid, devices={}, starts_at=now, started=True, ended=True)
+    def _beat(self, name: str) -> None:
+        node = self._nodes.get(name)
+        if node is None:
             return
-        devices = self._allocate(pod)
-        if devices is None:
-            self._running[name] = _Running(uid=uid, devices={}, starts_at=now, started=True, ended=True)
-            self._say(pod, status.refused(self._machine.resource))
+        if node.up:
+            self._registration.renew(name)
+        self._agenda.after(self._timing.heartbeat_seconds, partial(self._beat, name))
+
+    def _announce(self, node: _Node) -> None:
+        self._registration.announce(node.spec, node.boot_id, node.book)
+        self._hooks.on_devices_changed(node.spec.name, dict(node.book.holders))
+
+    def _sync(self, kind: str, obj: Obj) -> None:
+        """One news of one pod."""
+        node = self._nodes.get(obj["spec"].get("nodeName", ""))
+        if node is None:
             return
-        self._running[name] = _Running(uid=uid, devices=devices, starts_at=now + START_SECONDS)
+        uid = obj["metadata"]["uid"]
+        if kind == "DELETED":
+            node.seen.pop(uid, None)
+            self._forget(node, uid)
+            return
+        node.seen[uid] = obj
+        if node.up:
+            self._look(node, obj)
+
+    def _look(self, node: _Node, obj: Obj) -> None:
+        uid = obj["metadata"]["uid"]
+        pod = node.pods.get(uid)
+        leaving = "deletionTimestamp" in obj["metadata"]
+        if pod is None:
+            if leaving:
+                self._finish_deletion(obj)
+            elif obj["status"].get("phase") not in ENDED:
+                self._admit(node, obj)
+            return
+        pod.obj = obj
+        if leaving and not pod.stopping:
+            pod.stopping, pod.life = True, pod.life + 1
+            grace = float(obj["metadata"].get("deletionGracePeriodSeconds", 0))
+            wait = 0.0 if pod.ended else min(grace, self._timing.stop_seconds)
+            self._agenda.after(wait, partial(self._stop, node, uid))
+
+    def _admit(self, node: _Node, obj: Obj, *, plugin_ready: bool = True, restarts: int = 0) -> None:
+        """Devices and a start, or a final no."""
+        now = datetime.now(UTC)
+        try:
+            if not plugin_ready and (resource := node.book.asked(obj)):
+                raise Refused(pod_status.no_healthy_devices(resource))
+            devices = node.book.allocate(obj)
+        except Refused as refusal:
+            self._patch(obj, pod_status.rejected(now, "UnexpectedAdmissionError", str(refusal)))
+            return
+        uid = obj["metadata"]["uid"]
+        serial = int(uuid.UUID(uid)) % 65_000
+        pod = _Pod(obj=obj, devices=devices, address=f"10.88.{serial // 250}.{serial % 250 + 1}", restarts=restarts)
+        node.pods[uid] = pod
         if devices:
-            self._tell_devices()
+            self._hooks.on_devices_changed(node.spec.name, dict(node.book.holders))
+        self._say(node, pod, pod_status.starting)
+        self._agenda.after(self._timing.start_seconds, partial(self._start, node, uid, pod.life))
 
-    def _allocate(self, pod: Obj) -> dict[str, tuple[str, ...]] | None:
-        """Device ids by container; None when there are not enough."""
-        held = {device for run in self._running.values() for ids in run.devices.values() for device in ids}
-        free = [device for device in self._machine.devices if device not in held]
-        taken: dict[str, tuple[str, ...]] = {}
-        for container in pod["spec"]["containers"]:
-            limits = (container.get("resources") or {}).get("limits") or {}
-            count = int(quantity(limits.get(self._machine.resource, 0)))
-            if count > len(free):
-                return None
-            if count:
-                taken[container["name"]], free = tuple(free[:count]), free[count:]
-        return taken
-
-    def _advance(self, pod: Obj, running: _Running, now: float) -> None:
-        if not running.started and now >= running.starts_at:
-            running.started = True
-            ending = self._hooks.ending(self._machine.name, pod)
-            if ending is not None:
-                running.ends_at, running.exit_code = now + ending.seconds, ending.exit_code
-            self._say(pod, status.running(pod, datetime.now(UTC), running.restarts))
-        elif running.started and running.ends_at is not None and now >= running.ends_at:
-            running.ended, running.devices = True, {}
-            self._tell_devices()
-            self._say(pod, status.ended(pod, datetime.now(UTC), running.exit_code))
-
-    def _terminate(self, name: str, pod: Obj, running: _Running, now: float) -> None:
-        grace = min(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0), LONGEST_GRACE_SECONDS)
-        if running.stops_at is None:
-            running.stops_at = now + (0.0 if running.ended else grace)
-        if now < running.stops_at or (running.ended and not running.started):
+    def _start(self, node: _Node, uid: str, life: int) -> None:
+        pod = self._living(node, uid, life)
+        if pod is None:
             return
-        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": running.uid}}
-        try:
-            self._client.request("DELETE", path, body)
-        except ApiError as error:
-            if error.code != 404:
-                raise
+        self._say(node, pod, partial(pod_status.running, address=pod.address))
+        ids = tuple(device for held in pod.devices.values() for devices in held.values() for device in devices)
+        if (run := self._hooks.run_pod(node.spec.name, pod.obj, ids)) is not None:
+            self._agenda.after(run.seconds, partial(self._end, node, uid, life, run.exit_code))
 
-    def _tell_devices(self) -> None:
-        holders: dict[str, Holder] = {}
-        for name, running in self._running.items():
-            namespace, _, pod = name.partition("/")
-            for container, ids in running.devices.items():
-                holder = Holder(
-                    namespace=namespace, pod=pod, uid=running.uid, container=container, resource=self._machine.resource
-                )
-                holders.update(dict.fromkeys(ids, holder))
-        self._hooks.devices_changed(self._machine.name, holders)
+    def _living(self, node: _Node, uid: str, life: int) -> _Pod | None:
+        pod = node.pods.get(uid)
+        return pod if pod is not None and node.up and pod.life == life and not pod.stopping else None
 
-    def _say(self, pod: Obj, body: Obj) -> None:
-        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
-        try:
-            self._client.request("PATCH", path, {"metadata": {"uid": pod["metadata"]["uid"]}, "status": body})
-        except ApiError as error:
-            # Gone, or another pod of that name: the watch will tell.
-            if error.code not in (404, 409, 422):
-                raise
+    def _end(self, node: _Node, uid: str, life: int, exit_code: int) -> None:
+        """The process has ended by itself: restart it or not, as the pod says."""
+        pod = self._living(node, uid, life)
+        if pod is None:
+            return
+        policy = pod.obj["spec"]["restartPolicy"]
+        if policy == "Always" or (policy == "OnFailure" and exit_code):
+            pod.restarts += 1
+            pod.life += 1
+            self._agenda.after(self._timing.start_seconds, partial(self._start, node, uid, pod.life))
+            return
+        self._say(node, pod, partial(pod_status.finished, exit_code=exit_code))
+        pod.ended = True
+        self._release(node, uid)
+
+    def _stop(self, node: _Node, uid: str) -> None:
+        """The process has ended as told: devices are free, the object may go."""
+        pod = node.pods.get(uid)
+        if pod is None or not node.up:
+            return
+        self._release(node, uid)
+        self._finish_deletion(pod.obj)
+
+    def _finish_deletion(self, obj: Obj) -> None:
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": obj["metadata"]["uid"]}}
+        self._client.request("DELETE", _path(obj), options)
+
+    def _forget(self, node: _Node, uid: str) -> None:
+        """The object is gone; a force-deleted pod loses its devices at once."""
+        node.pods.pop(uid, None)
+        self._release(node, uid)
+
+    def _release(self, node: _Node, uid: str) -> None:
+        if node.book.release(uid):
+            self._hooks.on_devices_changed(node.spec.name, dict(node.book.holders))
+
+    def _say(self, node: _Node, pod: _Pod, status: Callable[[Situation], Obj]) -> None:
+        situation = Situation(
+            pod=pod.obj,
+            devices=pod.devices,
+            unhealthy=frozenset(node.book.unhealthy),
+            now=datetime.now(UTC),
+            restarts=pod.restarts,
+        )
+        self._patch(pod.obj, status(situation))
+
+    def _patch(self, obj: Obj, status: Obj) -> None:
+        body = {"metadata": {"uid": obj["metadata"]["uid"]}, "status": status}
+        self._client.request("PATCH", f"{_path(obj)}/status", body, STRATEGIC)
+
+    def _go_down(self, name: str, boot_id: str, plugin_late: bool) -> None:
+        node = self._nodes[name]
+        node.up, node.boot_id = False, boot_id
+        self._agenda.after(self._timing.reboot_seconds, partial(self._come_up, name, plugin_late))
+
+    def _come_up(self, name: str, plugin_late: bool) -> None:
+        node = self._nodes[name]
+        node.up = True
+        self._registration.renew(name)
+        self._resume(name, fresh=True, plugin_late=plugin_late)
+        self._announce(node)
+
+    def _resume(self, name: str, *, fresh: bool, plugin_late: bool = False) -> None:
+        """Looks at every pod again; after a reboot (`fresh`) none of them runs any more."""
+        node = self._nodes[name]
+        before = dict(node.pods)
+        if fresh:
+            node.pods.clear()
+            node.book.holders.clear()
+        for uid, obj in tuple(node.seen.items()):
+            old = before.get(uid)
+            if fresh and old is not None and not old.ended and "deletionTimestamp" not in obj["metadata"]:
+                self._revive(node, old, obj, plugin_late=plugin_late)
+            else:
+                self._look(node, obj)
+
+    def _revive(self, node: _Node, old: _Pod, obj: Obj, *, plugin_late: bool) -> None:
+        """A pod that ran before the reboot: started again, or failed when it must run only once."""
+        if obj["spec"]["restartPolicy"] != "Never" or (plugin_late and node.book.asked(obj)):
+            self._admit(node, obj, plugin_ready=not plugin_late, restarts=old.restarts + 1)
+            return
+        lost = _Pod(obj=obj, devices={}, address=old.address, restarts=old.restarts, ended=True)
+        node.pods[obj["metadata"]["uid"]] = lost
+        self._say(node, lost, partial(pod_status.finished, exit_code=137, reason="ContainerStatusUnknown"))
 
 
-def _name(pod: Obj) -> str:
-    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+def void(_: object) -> None:
+    """Throws a result away."""
+
+
+def _path(obj: Obj) -> str:
+    return f"/api/v1/namespaces/{obj['metadata']['namespace']}/pods/{obj['metadata']['name']}"

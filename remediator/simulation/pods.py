@@ -26,7 +26,18 @@ def defaulted(pod: Obj) -> Obj:
     for name in ("containers", "initContainers"):
         if name in spec:
             spec[name] = [_container(container) for container in spec[name] or ()]
-    return {**pod, "spec": spec}
+    return {**pod, "spec": spec, **({"status": _status(pod["status"])} if pod.get("status") else {})}
+
+
+def _status(status: Obj) -> Obj:
+    """Zero values that the type always writes."""
+    out = dict(status)
+    if conditions := out.get("conditions"):
+        times = {"lastProbeTime": None, "lastTransitionTime": None}
+        out["conditions"] = [times | condition for condition in conditions]
+    if out.get("podIP"):
+        out["podIPs"] = [{"ip": out["podIP"]}, *(out.get("podIPs") or ())[1:]]
+    return out
 
 
 def _container(container: Obj) -> Obj:

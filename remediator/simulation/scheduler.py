@@ -20,7 +20,9 @@ from remediator.simulation.store import Change, Key, Store, key_of
 from remediator.simulation.writes import Clock
 
 ALL: Key = ("", "")
-NO_HELP = "preemption: 0/{n} nodes are available: {n} Preemption is not helpful for scheduling."
+NO_HELP = (
+    "no new claims to deallocate, preemption: 0/{n} nodes are available: {n} Preemption is not helpful for scheduling."
+)
 ENDED = ("Succeeded", "Failed")
 
 
@@ -108,7 +110,7 @@ class Scheduler:
         old = next((c for c in pod["status"].get("conditions") or () if c["type"] == "PodScheduled"), None)
         if old is not None and old.get("message") == message:
             return
-        condition = condition_unschedulable(message, self._clock())
+        condition = condition_unschedulable(pod, message, self._clock())
         others = [c for c in pod["status"].get("conditions") or () if c["type"] != "PodScheduled"]
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
@@ -125,10 +127,11 @@ def _urgency(pod: Obj) -> tuple[int, str, int]:
     return -pod["spec"].get("priority", 0), metadata["creationTimestamp"], int(metadata["resourceVersion"])
 
 
-def condition_unschedulable(message: str, now: datetime) -> Obj:
+def condition_unschedulable(pod: Obj, message: str, now: datetime) -> Obj:
     """The pod condition of a pod that fits nowhere."""
     return {
         "type": "PodScheduled",
+        "observedGeneration": pod["metadata"].get("generation", 1),
         "status": "False",
         "reason": "Unschedulable",
         "message": message,
@@ -156,8 +159,8 @@ def obstacles(pod: Obj, node: Obj, wanted: dict[str, Decimal], free: dict[str, D
     spec = node.get("spec") or {}
     if spec.get("unschedulable") and not tolerates(pod, _CORDON):
         return ["node(s) were unschedulable"]
-    if taint := first_untolerated(pod, spec.get("taints") or ()):
-        return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+    if first_untolerated(pod, spec.get("taints") or ()):
+        return ["node(s) had untolerated taint(s)"]
     if not _selected(pod, node):
         return ["node(s) didn't match Pod's node affinity/selector"]
     short = [name for name, amount in wanted.items() if amount > free.get(name, Decimal(0))]
