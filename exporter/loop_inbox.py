@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from exporter.readings import KernelNotice, PodMapping, Snapshot, XidEvent
 
+STOP_SECONDS: Final = 1.0
 EVENTS_KEPT: Final = 4096
 """Events between two turns; a kernel that prints more in that time prints the same line again and again."""
 
@@ -137,9 +138,9 @@ class MappingPoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; an answer under way is not waited for longer than it may take."""
+        """Ask no more; returns within a second: the answer of a kubelet that hangs is not waited for."""
         self._stopping.set()
-        self._thread.join(self._interval + 1)
+        self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
