@@ -10,9 +10,9 @@ import yaml
 from exporter.health import keys
 from exporter.simulation import location, state
 from remediator.operator.demo import workloads
-from remediator.operator.demo.clusters import Cluster, Embedded, Real, apply, crds, session
+from remediator.operator.demo.clusters import Cluster, Embedded, Real, annotate, apply, crds, session
 from remediator.operator.demo.eyes import Eyes
-from remediator.operator.demo.nodes import GPUS, PROFILE, SimulatedNode
+from remediator.operator.demo.nodes import GPUS, PROFILE, SimulatedNodes
 from remediator.operator.demo.programs import Program, ProgramEnded, free_address, program
 
 NODES = ("n1", "n2", "n3")
@@ -29,6 +29,7 @@ class Stage:
         self._folder = folder
         self._cluster: Cluster = Real(folder) if real else Embedded(folder)
         self._stack = ExitStack()
+        self._nodes = SimulatedNodes(folder, NODES)
         self._programs: list[Program] = []
         self._exporters: dict[str, str] = {}
         self._remediator = ""
@@ -44,11 +45,11 @@ class Stage:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.NAMESPACE}}
         apply(client, endpoint.url, [*crds(), namespace])
         credentials = self._credentials()
+        self._stack.callback(self._nodes.stop)
+        self._nodes.start(endpoint)
+        annotate(client, f"{endpoint.url}/api/v1/nodes/{OPTED_OUT}", {keys.OPT_OUT: OPT_OUT_REASON})
         for name in NODES:
-            annotations = {keys.OPT_OUT: OPT_OUT_REASON} if name == OPTED_OUT else {}
-            node = SimulatedNode(self._folder, name, annotations)
-            self._stack.enter_context(node.running(endpoint))
-            self._exporters[name] = f"http://{self._start_exporter(node, credentials)}"
+            self._exporters[name] = f"http://{self._start_exporter(name, credentials)}"
         self._remediator = f"http://{self._start_remediator(credentials)}"
         apply(client, endpoint.url, workloads.workloads())
         self.eyes = Eyes(endpoint.url, client, self._exporters)
@@ -98,20 +99,20 @@ class Stage:
             flags.append(f"--kube.token-file={path}")
         return flags
 
-    def _start_exporter(self, node: SimulatedNode, credentials: list[str]) -> str:
+    def _start_exporter(self, node: str, credentials: list[str]) -> str:
         address = free_address()
         flags = [
             f"--web.listen-address={address}",
-            f"--node.name={node.name}",
+            f"--node.name={node}",
             f"--simulate={PROFILE}x{GPUS}",
-            f"--simulate.state-file={node.state_path}",
-            f"--kubelet.pod-resources-socket={node.socket_path}",
+            f"--simulate.state-file={self._nodes.state_path(node)}",
+            f"--kubelet.pod-resources-socket={self._nodes.socket_path(node)}",
             f"--interval={INTERVAL_SECONDS}",
             f"--expected-gpus={GPUS}",
             "--kube.publish=on",
             *credentials,
         ]
-        self._run("gpu-exporter", flags, f"exporter-{node.name}.log")
+        self._run("gpu-exporter", flags, f"exporter-{node}.log")
         return address
 
     def _start_remediator(self, credentials: list[str]) -> str:

@@ -13,7 +13,7 @@ import requests
 
 from exporter.health import keys
 from remediator.operator.demo.eyes import Eyes
-from remediator.operator.demo.workloads import NAMESPACE
+from remediator.operator.demo.workloads import NAMESPACE, PODS
 
 POLL_SECONDS = 0.1
 OPT_OUT_WATCH_SECONDS = 4.0
@@ -202,7 +202,7 @@ class Story:
             for pod in gpu["pods"]
             if pod["namespace"] == NAMESPACE
         }
-        return bool(pods) and pods == mapped
+        return len(pods) == PODS and pods == mapped
 
     def _device(self, victim: Victim) -> dict[str, Any]:
         gpus = self._eyes.gpu_node(victim.node).get("gpus", [])

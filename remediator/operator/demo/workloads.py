@@ -3,6 +3,8 @@
 from typing import Any
 
 NAMESPACE = "demo"
+TRAINERS, SERVERS = 6, 4
+PODS = TRAINERS + SERVERS + 1
 REPAIR_SECONDS = 3
 VALIDATE_SECONDS = 2
 
@@ -41,8 +43,8 @@ def workloads() -> list[dict[str, Any]]:
     bare = _pod_template("notebook", 1)
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-        _deployment("training", 6, 1),
-        _deployment("inference", 4, 1),
+        _deployment("training", TRAINERS, 1),
+        _deployment("inference", SERVERS, 1),
         {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
@@ -53,7 +55,8 @@ def workloads() -> list[dict[str, Any]]:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": "notebook", "namespace": NAMESPACE, "labels": {"app": "notebook"}},
-            "spec": bare["spec"],
+            # A bare pod is held, never evicted: on n1 it would keep the node from its reboot.
+            "spec": {**bare["spec"], "nodeSelector": {"kubernetes.io/hostname": "n2"}},
         },
     ]
 
