@@ -42,6 +42,9 @@ class HealthServer:
         """`host` empty = every address; `port` 0 = any free one."""
         self._pages = pages
         self._socket = _listen(host, port)
+        # asyncio sets it only on sockets made with an explicit protocol; without it every reply on a kept connection
+        # waits 40 ms for the client's delayed ACK. Accepted sockets inherit it.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             self._app(),
             loop="asyncio",

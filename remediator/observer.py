@@ -84,7 +84,7 @@ class Observer:
         self._reports: Converted[wire.StatusCarrier, HealthReport | None] = Converted(self._report)
         self._read: Converted[wire.StatusCarrier, Incident | None] = Converted(self._incident)
         self._own = OwnWrites()
-        self._beats: dict[str, tuple[str, datetime]] = {}
+        self._beats: dict[str, tuple[wire.Time, datetime]] = {}
         self._beats_lock = threading.Lock()
         self._last_facts: dict[str, NodeFacts | None] = {}
         for reflector in self.reflectors:
@@ -237,9 +237,9 @@ def _owners(incidents: tuple[Incident, ...]) -> frozenset[str]:
     )
 
 
-def _moment(text: str, otherwise: datetime) -> datetime:
+def _moment(text: wire.Time, otherwise: datetime) -> datetime:
     try:
-        return parse_timestamp(text)
+        return parse_timestamp(text) if text else otherwise
     except ValueError:
         return otherwise
 

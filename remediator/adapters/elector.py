@@ -65,8 +65,10 @@ class Elector:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._leading = False
+        self._may_hold = False
+        """We have asked for the lease at least once; the server may think that we have it."""
         self._last_success = float("-inf")
-        self._seen: tuple[str, str] = ("", "")
+        self._seen: tuple[str, str | None] = ("", None)
         """(holder, renewTime) last seen, and since when we saw it unchanged."""
         self._seen_at = time.monotonic()
         self._threads = [
@@ -88,13 +90,13 @@ class Elector:
 
     def stop(self, release: bool = True) -> None:
         """Stop leading at once; with `release`, tell the others so that they need not wait."""
-        was_leading = self.is_leader()
         self._stopping.set()
         self._step_down("stopping")
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(self._times.renew_deadline)
-        if was_leading and release:
+        # Not only when leading: the reply to a successful request may still have been on its way.
+        if release and self._may_hold:
             survive("release lease", self._release)
 
     def _ask(self) -> None:
@@ -142,6 +144,7 @@ class Elector:
             "metadata": {"name": self._lease.name, "namespace": self._lease.namespace},
             "spec": self._spec(acquired=True, transitions=0),
         }
+        self._may_hold = True
         try:
             self._api.create(LEASES, body, self._lease.namespace)
         except AlreadyExists:
@@ -155,6 +158,7 @@ class Elector:
             "metadata": {"resourceVersion": lease.metadata.resource_version},
             "spec": self._spec(acquired=not ours, transitions=transitions),
         }
+        self._may_hold = True
         try:
             self._api.merge_patch(self._lease, body)
         except Conflict:

@@ -117,7 +117,7 @@ def _why_not_running(status: wire.PodStatus) -> str:
     return status.reason
 
 
-def _moment(text: str) -> datetime | None:
+def _moment(text: wire.Time) -> datetime | None:
     if not text:
         return None
     try:

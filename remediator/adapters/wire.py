@@ -7,11 +7,14 @@ Laws:
 """
 
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+Time: TypeAlias = str | None
+"""RFC 3339 text. Go writes a time that is not set as null, other empty fields it leaves out."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -34,8 +37,8 @@ class Metadata(Slim, frozen=True):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    creation_timestamp: str = ""
-    deletion_timestamp: str = ""
+    creation_timestamp: Time = None
+    deletion_timestamp: Time = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
@@ -61,7 +64,7 @@ class Taint(Slim, frozen=True):
     key: str
     effect: str = ""
     value: str = ""
-    time_added: str = ""
+    time_added: Time = None
 
 
 class NodeSpec(Slim, frozen=True):
@@ -74,7 +77,7 @@ class Condition(Slim, frozen=True):
     status: str = "Unknown"
     reason: str = ""
     message: str = ""
-    last_transition_time: str = ""
+    last_transition_time: Time = None
 
 
 class NodeSystemInfo(Slim, frozen=True):
@@ -146,7 +149,7 @@ class PodStatus(Slim, frozen=True):
     reason: str = ""
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
-    start_time: str = ""
+    start_time: Time = None
 
 
 class PodObject(Slim, frozen=True):
@@ -158,8 +161,8 @@ class PodObject(Slim, frozen=True):
 class LeaseSpec(Slim, frozen=True):
     holder_identity: str = ""
     lease_duration_seconds: int = 0
-    acquire_time: str = ""
-    renew_time: str = ""
+    acquire_time: Time = None
+    renew_time: Time = None
     lease_transitions: int = 0
 
 
@@ -185,8 +188,8 @@ class JobStatus(Slim, frozen=True):
     succeeded: int = 0
     failed: int = 0
     conditions: tuple[Condition, ...] = ()
-    start_time: str = ""
-    completion_time: str = ""
+    start_time: Time = None
+    completion_time: Time = None
 
 
 class JobObject(Slim, frozen=True):
