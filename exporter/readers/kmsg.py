@@ -28,7 +28,8 @@ from exporter.readings import KernelNotice, XidEvent
 
 LOG = logging.getLogger(__name__)
 
-RETRY_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 1.0
+"""Between two tries to open a log that cannot be read."""
 STOP_SECONDS: Final = 5.0
 CLOCK_SLACK: Final = timedelta(minutes=1)
 """A line from further in the future than clocks drift was written in another, longer boot."""

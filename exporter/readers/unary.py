@@ -122,16 +122,15 @@ def _exchange(wire: socket.socket, method: Method, request: bytes, deadline: flo
     connection.send_headers(stream, _request_headers(method.path))
     connection.send_data(stream, FRAME_HEAD.pack(0, len(request)) + request, end_stream=True)
     reply = _Reply(limit_bytes=method.limit_bytes)
-    while True:
+    while not reply.ended:
         _send(wire, connection.data_to_send(), deadline)
-        if reply.ended:
-            return reply
         wire.settimeout(_left(deadline))
         piece = wire.recv(READ_BYTES)
         if not piece:
-            raise CallFailed("garbled", "the server closed the connection without an answer")
+            raise CallFailed("failed", "the server closed the connection without an answer")
         for event in connection.receive_data(piece):
             _take(connection, stream, event, reply)
+    return reply
 
 
 def _request_headers(path: str) -> list[tuple[str, str]]:
