@@ -14,7 +14,7 @@ from remediator.domain import guards
 from remediator.domain.actions import EvictPod
 from remediator.domain.case import Case, Step, later, names
 from remediator.domain.deferrals import Code, Wait
-from remediator.domain.model import Fate, PodFacts, PodRecord
+from remediator.domain.model import Fate, Incident, PodFacts, PodRecord
 from remediator.domain.occupancy import live_pods, unmapped, victims, whole_node
 from remediator.domain.opt_out import opted_out
 from remediator.domain.outcomes import Blocked, Refused, Retry
@@ -61,6 +61,14 @@ def act(case: Case) -> Step:
         actions=tuple(action for action in actions if action.uid in stored),
         wait=_wait(case, kept, _unplaced(case, pods)),
     )
+
+
+def noted(case: Case) -> Incident:
+    """The incident with a record of every held pod on the GPU, also of one that came after the draining."""
+    known = {record.uid for record in case.incident.pods}
+    late = [pod for pod in victims(case, live_pods(case) or ()) if pod.uid not in known and hold_reason(case, pod)]
+    records = (*case.incident.pods, *(_decide(case, pod, None)[0] for pod in late))
+    return replace(case.incident, pods=records[:MAX_PODS])
 
 
 def hold_reason(case: Case, pod: PodFacts) -> str | None:

@@ -15,6 +15,7 @@ from remediator.domain.budgets import holds_node, tainted
 from remediator.domain.case import Case, Step, later
 from remediator.domain.deferrals import Code, Wait
 from remediator.domain.model import IncidentScope, NodeView, Phase, QuarantineRecord
+from remediator.domain.outcomes import Done
 from remediator.domain.repair import cleared
 from remediator.domain.states import Signal
 
@@ -156,10 +157,15 @@ def closing_act(case: Case) -> Step:
         uncordon=record.cordoned,
     )
     # The mark may be on its way from a turn before and not visible yet: only a lift that was done settles it.
-    if case.just_done(action.key) and not tainted(case.node):
+    if _lifted(case, action.key) and not tainted(case.node):
         return _closed(case)
     wait = Wait(code=Code.LIFTING, message=f"takes the {record.method} off {case.incident.node}")
     return Step(incident=case.incident, actions=() if case.just_done(action.key) else (action,), wait=wait)
+
+
+def _lifted(case: Case, key: str) -> bool:
+    past = case.past(key)
+    return past is not None and isinstance(past.outcome, Done) and past.at >= case.incident.phase_since
 
 
 def _closed(case: Case) -> Step:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from remediator.domain.actions import Action, RunJob
 from remediator.domain.case import SETTLE_SECONDS, Case, Step, later, names
 from remediator.domain.deferrals import Code, Wait
-from remediator.domain.drain import blocks_repair, hold_reason
+from remediator.domain.drain import blocks_repair, hold_reason, noted
 from remediator.domain.guards import mapping_unknown
 from remediator.domain.jobs import REPAIR, find, job_name, manifest
 from remediator.domain.model import Incident, Phase, RepairRecord
@@ -81,7 +81,7 @@ def _begin(case: Case) -> Step:
     step = case.playbook.repair_step(attempt)
     busy = _sibling(case) or (_in_use(case, step) if isinstance(step, JobRepair) else None)
     if busy is not None:
-        return Step(incident=case.incident, wait=busy)
+        return Step(incident=noted(case), wait=busy)
     name = job_name(case.incident, REPAIR, attempt) if isinstance(step, JobRepair) else ""
     boot = str(case.report.boot_id) if case.report else case.incident.boot_id
     record = RepairRecord(step=step.name, job=name, requested_at=case.now, boot_id_before=boot)
