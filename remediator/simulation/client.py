@@ -130,9 +130,16 @@ class WatchStream:
         self._reply = reply
 
     def __iter__(self) -> Iterator[tuple[str, Obj]]:
-        while line := self._reply.readline():
+        while line := self._line():
             event = json.loads(line)
             yield event["type"], event["object"]
+
+    def _line(self) -> bytes:
+        try:
+            return self._reply.readline()
+        except AttributeError as error:
+            # http.client trips over its own socket when `close` takes it away while it reads.
+            raise OSError("the watch was closed") from error
 
     def close(self) -> None:
         """Wakes a reader and closes the socket."""

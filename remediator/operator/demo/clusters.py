@@ -11,7 +11,7 @@ import requests
 from remediator.adapters.kubeconfig import from_kubeconfig
 from remediator.adapters.transport import Endpoint
 from remediator.operator.demo.programs import ProgramEnded
-from remediator.simulation.cluster import EmbeddedCluster, crd_manifests
+from remediator.simulation.cluster import EmbeddedCluster, Fleet, crd_manifests
 
 PLURALS = {
     "CustomResourceDefinition": "customresourcedefinitions",
@@ -46,7 +46,7 @@ class Embedded:
 
     def __init__(self, folder: Path) -> None:
         self.kubeconfig = folder / "kubeconfig"
-        self._cluster = EmbeddedCluster()
+        self._cluster = EmbeddedCluster(fleet=Fleet())
 
     def start(self) -> None:
         self._cluster.start()
