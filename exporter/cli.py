@@ -194,3 +194,7 @@ def _sampler_settings(chosen: Settings, node: Node, kept: Kept) -> SamplerSettin
         boot_id_path=str(node.boot_id_path),
         known_gpus=kept.gpus,
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -111,7 +111,8 @@ def _restarts(facts: Facts) -> Iterator[Sample]:
 
 def _sweeps(facts: Facts) -> Iterator[Sample]:
     for gpu in facts.snapshot.gpus:
-        yield (gpu.identity.uuid,), gpu.sweep_seconds
+        if gpu.sweep_seconds > 0:  # 0 = this GPU was not swept
+            yield (gpu.identity.uuid,), gpu.sweep_seconds
 
 
 def _failed_reads(facts: Facts) -> Iterator[Sample]:
