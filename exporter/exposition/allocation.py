@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from exporter.attribution.devices import SYSTEMS
+from exporter.attribution import SYSTEMS
 from exporter.attribution.naming import Names
 from exporter.exposition.family import Facts, Family, Sample
 from exporter.health.keys import GPU_RESOURCE_PREFIX
