@@ -1,6 +1,7 @@
 """Which faults become incidents: one row per rule."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from exporter.health import keys
 from exporter.health.vocabulary import Advice, Health, Scope, Severity
 from remediator.domain.actions import EvictPod, MirrorCondition, OpenIncident, Plan, Quarantine, RunJob, TellEvent
-from remediator.domain.model import IncidentScope, NodeView, Phase
+from remediator.domain.model import Deferral, IncidentScope, NodeView, Phase
 from remediator.domain.outcomes import Done, PastOutcome
 from remediator.domain.planner import plan
 from remediator.domain.policy import load_policy
@@ -23,6 +24,7 @@ from tests.worlds import (
     report_of,
     reporting,
     silent,
+    tainted,
     uuid_of,
     with_fault,
 )
@@ -237,6 +239,18 @@ def test_the_condition_can_be_turned_off_and_never_storms() -> None:
     assert len(plan(fleet, a_policy(), NOW).actions) == 50
     assert plan(fleet, a_policy().model_copy(update={"mirror_condition": False}), NOW).actions == ()
     assert plan(fleet, load_policy(None), NOW).actions == ()
+
+
+def test_when_an_opt_out_ends_nothing_moves_until_the_fault_was_watched_anew() -> None:
+    waited = Deferral(code="opted-out", message="x", since=ago(900), retry_at=ago(1))
+    incident = an_incident(Phase.PROBATION, phase_since=ago(900), deferral=waited)
+    view = a_view(tainted(a_node()), incidents=[incident])
+    (watched,) = plan(view, a_policy(suspicionSeconds=20), NOW).incidents
+    assert watched.phase is Phase.PROBATION and watched.deferral is not None
+    assert (watched.deferral.code, watched.deferral.since) == ("opt-out-ended", NOW)
+    later = NOW + timedelta(seconds=20)
+    (moved,) = plan(a_view(tainted(a_node()), incidents=[watched]), a_policy(suspicionSeconds=20), later).incidents
+    assert moved.phase is Phase.RESOLVED
 
 
 def test_uuids_of_the_world_are_those_of_the_report() -> None:
