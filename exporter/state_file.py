@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from exporter.assess.ledger import Ledger
 from exporter.assess.limits import Limits
-from exporter.assess.memory import BadMemory, decode, encode
+from exporter.assess.memory import UNPAIRED, BadMemory, decode, encode
 from exporter.assess.xids import XidCounts
 from exporter.health.vocabulary import BootId
 from exporter.logs import fields as log_fields
@@ -139,10 +139,11 @@ def _raw(kept: Kept) -> dict[str, Any]:
 
 
 def _worth(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`raw` without the times that move in every turn."""
-    ledger = {key: value for key, value in raw["ledger"].items() if key not in ("watchedAt", "entries")}
+    """`raw` without the times that move in every turn, and without witnesses: they come with a count that moves too."""
+    ledger = {key: value for key, value in raw["ledger"].items() if key not in ("watchedAt", "entries", UNPAIRED)}
     entries = [{key: entry[key] for key in entry if key != "quietSince"} for entry in raw["ledger"]["entries"]]
-    plain: dict[str, Any] = json.loads(json.dumps({**raw, "ledger": {**ledger, "entries": entries}}))
+    xids = {key: value for key, value in raw["xids"].items() if key != UNPAIRED}
+    plain: dict[str, Any] = json.loads(json.dumps({**raw, "ledger": {**ledger, "entries": entries}, "xids": xids}))
     return plain
 
 

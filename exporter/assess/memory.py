@@ -2,20 +2,22 @@
 
 Laws:
 1. Decoding gives back what was encoded, or raises `BadMemory`; it never gives half a ledger.
-2. Pairs of witnesses are not kept: they live for seconds.
+2. An event whose second witness has not spoken yet is kept: the restart may come between the two.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from exporter.assess.entries import Entry
 from exporter.assess.ledger import Ledger, Slot
 from exporter.assess.limits import Limits
+from exporter.assess.witness import Sighting, Subject, Unpaired
 from exporter.assess.xids import XidCount, XidCounts
 from exporter.health.vocabulary import Advice, BootId, ClearedBy, Finding, Scope, Severity
 
 FORMAT = 1
+UNPAIRED = "unpaired"
 
 
 class BadMemory(ValueError):
@@ -33,11 +35,13 @@ def encode(ledger: Ledger, counts: XidCounts) -> dict[str, Any]:
             "entries": [_entry(entry) for entry in ledger.entries],
             "resets": {gpu: at.isoformat() for gpu, at in ledger.resets.items()},
             "slots": [[slot.pci_bus_id, slot.uuid, slot.serial] for slot in ledger.slots],
+            UNPAIRED: _sightings(ledger.unpaired),
         },
         "xids": {
             "boot": counts.boot,
             "overflow": counts.overflow,
             "counts": [[c.gpu, c.code, c.count, c.last_seen.isoformat()] for c in counts.counts],
+            UNPAIRED: _sightings(counts.unpaired),
         },
     }
 
@@ -127,7 +131,22 @@ def _ledger(raw: Mapping[str, Any], limits: Limits) -> Ledger:
         entries=tuple(_entry_from(entry) for entry in raw["entries"]),
         resets={str(gpu): _aware(at) for gpu, at in raw["resets"].items()},
         slots=tuple(Slot(pci_bus_id=str(pci), uuid=str(uuid), serial=serial) for pci, uuid, serial in raw["slots"]),
+        unpaired=_unpaired(raw[UNPAIRED]),
     )
+
+
+def _sightings(unpaired: Unpaired) -> list[list[str]]:
+    return [
+        [gpu, code, source, at.isoformat()] for (gpu, code), seen in sorted(unpaired.items()) for source, at in seen
+    ]
+
+
+def _unpaired(raw: Iterable[tuple[str, str, str, str]]) -> Unpaired:
+    unpaired: dict[Subject, tuple[Sighting, ...]] = {}
+    for gpu, code, source, at in raw:
+        subject = str(gpu), str(code)
+        unpaired[subject] = (*unpaired.get(subject, ()), (str(source), _aware(at)))
+    return unpaired
 
 
 def _counts(raw: Mapping[str, Any], limits: Limits) -> XidCounts:
@@ -139,4 +158,5 @@ def _counts(raw: Mapping[str, Any], limits: Limits) -> XidCounts:
             XidCount(gpu=gpu, code=int(code), count=int(number), last_seen=_aware(at))
             for gpu, code, number, at in raw["counts"]
         ),
+        unpaired=_unpaired(raw[UNPAIRED]),
     )

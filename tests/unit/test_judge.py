@@ -160,8 +160,19 @@ def test_what_is_kept_comes_back() -> None:
         ledger.boot,
     )
     assert back.watched_at == ledger.watched_at
-    assert numbers.counts == counts.counts
-    assert (numbers.boot, numbers.overflow) == (BOOT, 0)
+    assert numbers == counts
+    assert back.unpaired == ledger.unpaired
+
+
+def test_the_second_witness_may_speak_after_a_restart() -> None:
+    heard = an_xid(31, source="nvml-event", seconds=1)
+    ledger = judge(Ledger(), a_snapshot(xids=(heard,)), at(1))
+    counts = count(XidCounts(), (heard,), BOOT)
+    ledger, counts = decode(json.loads(json.dumps(encode(ledger, counts))), Limits())
+    line = an_xid(31, source="kernel-log", seconds=0.8)
+    ledger = judge(ledger, a_snapshot(xids=(line,)), at(2))
+    assert [finding.count for finding in ledger.findings] == [1]
+    assert [each.count for each in count(counts, (line,), BOOT).counts] == [1]
 
 
 def test_nothing_kept_comes_back_as_nothing() -> None:
