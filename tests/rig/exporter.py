@@ -19,10 +19,13 @@ from tests.rig.processes import Process, free_port
 from tests.rig.waiting import eventually
 
 PROGRAM = str(Path(sys.executable).with_name("gpu-exporter"))
+NODE = "n1"
 START_SECONDS = 30.0
 POLL_SECONDS = 0.05
 LEFT_BEHIND = {"node.json", "node.json.kmsg", "node.json.lock", "state.json", "exporter.log", "temporary"}
 """What may lie in the folder afterwards: the node's hardware, what outlives a restart, the log."""
+OF_TESTS = {"kubelet.sock", "state.json.corrupt", "kmsg", "other"}
+"""What a test may have asked for or put there itself."""
 
 
 class Page:
@@ -63,12 +66,12 @@ class Exporter:
         self.silicon = folder / "node.json"
         self.state_file = folder / "state.json"
         self.kubelet_socket = folder / "kubelet.sock"
-        self.interval = interval
+        self.simulate = simulate
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         node = ["--simulate", simulate, "--simulate.state-file", str(self.silicon)] if simulate else []
         self._command = [
-            *(PROGRAM, *node, "--node.name", "n1", "--web.listen-address", f"127.0.0.1:{port}"),
+            *(PROGRAM, *node, "--node.name", NODE, "--web.listen-address", f"127.0.0.1:{port}"),
             *("--interval", str(interval), "--kubelet.pod-resources-socket", str(self.kubelet_socket)),
             *("--state.file", str(self.state_file), *flags),
         ]
@@ -103,7 +106,7 @@ class Exporter:
         eventually("all its processes are gone", lambda: not [pid for pid in family if alive(pid)], 5.0, POLL_SECONDS)
         left = {path.name for path in self.folder.iterdir()} - LEFT_BEHIND
         left |= {path.name for path in (self.folder / "temporary").iterdir()}
-        assert left <= {self.kubelet_socket.name, "state.json.corrupt"}, f"left behind: {left}"
+        assert left <= OF_TESTS, f"left behind: {left}"
         return status
 
     @property
@@ -144,8 +147,8 @@ class Exporter:
 
     def uuids(self) -> list[str]:
         """Return the UUIDs of its GPUs by index."""
-        known = state.load(self.silicon)
-        return [state.gpu_uuid(known.node, known.profile.name, gpu.index) for gpu in known.gpus]
+        profile, _, count = (self.simulate or "x0").rpartition("x")
+        return [state.gpu_uuid(NODE, profile, index) for index in range(int(count))]
 
     def children(self) -> list[int]:
         """Return the process ids of its workers."""

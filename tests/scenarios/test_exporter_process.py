@@ -1,9 +1,10 @@
-"""The whole gpu-exporter: its worker dies, stops or hangs, GPUs vanish, and whoever scrapes is told the truth in time."""
+"""The whole gpu-exporter: its worker dies or stops, GPUs hang or vanish, and who scrapes is told the truth in time."""
 
 import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,10 @@ def fresher(page: Page, before: Page, gpus: list[str], age: float) -> bool:
     ages, energy = page.by("gpu", "gpu_snapshot_age_seconds"), page.by("gpu", "gpu_energy_joules_total")
     earlier = before.by("gpu", "gpu_energy_joules_total")
     return all(ages[gpu] < age and energy.get(gpu, 0.0) > earlier[gpu] for gpu in gpus)
+
+
+def read_since(before: Page, gpus: list[str], page: Page) -> bool:
+    return fresher(page, before, gpus, 2.0)
 
 
 def test_a_killed_worker_is_replaced_while_metrics_are_answered(exporter: Exporter) -> None:
@@ -83,7 +88,7 @@ def test_a_hung_gpu_is_named_within_three_intervals_and_the_others_stay_fresh(tm
             assert [each.labels["code"] for each in page.series("gpu_finding", gpu=hung)] == ["probe-hung"]
             assert page.of_gpu(hung) == IDENTITY
             for _ in range(3):
-                page = exporter.until("the other seven are read", lambda page: fresher(page, before, others, 2.0), 3.0)
+                page = exporter.until("the other seven are read", partial(read_since, before, others), 3.0)
                 assert page.by("gpu", "gpu_up") == {gpu: float(gpu != hung) for gpu in gpus}
                 assert all(page.states("gpu_health", gpu=gpu) == {"Healthy"} for gpu in others)
                 before = page
