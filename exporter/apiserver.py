@@ -234,7 +234,7 @@ def _judge(status: int, reply: http.client.HTTPResponse, raw: bytes) -> dict[str
 def _object(raw: bytes) -> dict[str, Any]:
     try:
         decoded = json.loads(raw)
-    except ValueError as garbled:
+    except (ValueError, RecursionError) as garbled:
         raise Retryable(f"reply is not JSON: {garbled}", "garbled") from garbled
     if not isinstance(decoded, dict):
         raise Retryable("reply is not a JSON object", "garbled")
@@ -245,7 +245,7 @@ def _said(raw: bytes) -> str:
     """The server's own words, short: a Status message, else the text (flow control answers in plain text)."""
     try:
         text = str(json.loads(raw)["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = raw.decode(errors="replace").strip()
     return text[:256]
 

@@ -121,8 +121,16 @@ class Exporter:
         self._own.collected("pod-resources", seconds, mapping.known)
         self._inbox.mapping(mapping)
 
+    def _thread_died(self, died: threading.ExceptHookArgs) -> None:
+        name = died.thread.name if died.thread is not None else "a thread"
+        self._own.failed(f"thread-{name}")
+        self._board.dead_part = name
+        log.error("a part has died", extra=fields(part=name), exc_info=died.exc_value)
+
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT."""
+        # A part that died of a bug of ours is counted, logged, and fails the liveness probe: never a silent half.
+        threading.excepthook = self._thread_died
         ended = threading.Event()
 
         def end(number: int, _: FrameType | None) -> None:

@@ -124,7 +124,7 @@ class Publisher:
             self._offered_at = time.monotonic()
             self._wake.notify()
 
-    def stop(self, timeout: float = 5.0) -> None:
+    def stop(self, timeout: float = 2.0) -> None:
         """End the thread; a write under way may finish within `timeout` seconds."""
         with self._wake:
             self._stopping = True

@@ -43,6 +43,8 @@ class Board:
         """Status of the GPUNode as JSON; None before the first snapshot."""
         self.beat = time.monotonic()
         """When the loop last finished a turn."""
+        self.dead_part = ""
+        """Name of a thread that ended by an error; this process can only be restarted."""
         self.scrapes = 0
 
 
@@ -141,6 +143,8 @@ class Server:
         age = time.monotonic() - self._board.beat
         if age > self._settings.stalled_seconds:
             return PlainTextResponse(f"stalled: the loop has not turned for {age:.0f} s\n", status_code=503)
+        if self._board.dead_part:
+            return PlainTextResponse(f"broken: {self._board.dead_part} has died\n", status_code=503)
         return PlainTextResponse("healthy\n")
 
     async def _ready(self, _: Request) -> Response:

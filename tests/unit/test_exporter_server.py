@@ -106,6 +106,12 @@ class TestHealth:
         status, _, body = served.ask("/-/healthy")
         assert status == 503 and b"60 s" in body
 
+    def test_broken_when_a_part_has_died(self, served: Served) -> None:
+        served.board.beat = time.monotonic()
+        served.board.dead_part = "publisher"
+        status, _, body = served.ask("/-/healthy")
+        assert status == 503 and b"publisher has died" in body
+
     @pytest.mark.parametrize("path", ["/-/ready", "/health"])
     def test_ready_with_the_first_snapshot(self, served: Served, path: str) -> None:
         assert served.ask(path)[0] == 503
