@@ -164,7 +164,7 @@ class Loop:
     def _take(self, snapshot: Snapshot, news: News, now: datetime) -> None:
         if news.snapshot is not None or news.xids or news.notices:
             self._step("health", lambda: self._judge(snapshot, news, now))
-        self._keep(news)
+        self._step("state-file", lambda: self._keep(news))
 
     def _judge(self, snapshot: Snapshot, news: News, now: datetime) -> None:
         kept = self._kept.of_boot(snapshot.boot_id)
