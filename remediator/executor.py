@@ -67,6 +67,7 @@ BUDGET_WAIT = 0.25
 ENDED_KEPT = 4096
 """Ends remembered: more than any one turn can have chains of which it is too old to know."""
 DEFAULT_RETRY = 2.0
+FORBIDDEN_RETRY = 15.0
 CONFLICT_RETRY = 0.2
 """A conflict means that our view is old; the watch is on its way."""
 
@@ -77,6 +78,8 @@ class ActionHooks(Protocol):
     def acted(self, action: str, outcome: str) -> None: ...
 
     def evicted(self, result: str) -> None: ...
+
+    def api_error(self, error: str) -> None: ...
 
     def failed(self, part: str) -> None: ...
 
@@ -210,6 +213,7 @@ class Executor:
         try:
             outcome = self.execute(action, chain.brakes)
         except ApiError as error:
+            self._listeners.hooks.api_error(type(error).__name__)
             outcome = outcome_of(error)
         except Exception as error:
             log.exception("action failed action=%s key=%s", what, action.key)
@@ -322,6 +326,9 @@ class Executor:
 def outcome_of(error: ApiError) -> Outcome:
     """What the caller of an action is told about a server's refusal."""
     reason = str(error)
+    if error.status == 403:
+        # A restarted API server forbids everything until it has read its roles; a missing role is mended by hand.
+        return Retry(after_seconds=FORBIDDEN_RETRY, reason=reason)
     match error:
         case BlockedError():
             return Blocked(reason=reason, after_seconds=error.after)

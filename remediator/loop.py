@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 10.0
 """A turn at least so often: silence (a heartbeat that stops) sends no event."""
+FILES_SECONDS = 2.0
+"""The policy file is looked at this often."""
 MOVING_SECONDS = 1.0
 """Pods are not watched, so their going and coming is looked for this often while it is waited for."""
 BREATH_FACTOR = 1.0
@@ -118,8 +120,10 @@ class Loop:
         queue = self._parts.queue
         end = time.monotonic() + self._look_in
         while (left := end - time.monotonic()) > 0:
-            first = queue.get(timeout=min(left, IDLE_SECONDS))
+            first = queue.get(timeout=min(left, FILES_SECONDS))
             if first is None:
+                # News of a changed file comes through the queue as well.
+                self._parts.policies.refresh()
                 continue
             changed = [first]
             while (more := queue.get(timeout=0)) is not None:

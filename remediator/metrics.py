@@ -75,6 +75,9 @@ class Metrics:
         self._reconnects = self._counter("watch_reconnects", "Streams that ended, by reason.", "kind", "reason")
         self._undecodable = self._counter("undecodable", "Objects that could not be read.", "kind")
         self._errors = self._counter("errors", "Failures inside the remediator by the part that failed.", "part")
+        self._api_errors = self._counter(
+            "api_errors", "Actions that the API server refused or lost, by error.", "error"
+        )
         self._events = self._counter("events", "Kubernetes Events by result.", "result")
         self._sweeps = self._counter("sweeps", "Periodic sweeps by name and result.", "sweep", "result")
 
@@ -110,6 +113,9 @@ class Metrics:
 
     def evicted(self, result: str) -> None:
         self._evictions.labels(result).inc()
+
+    def api_error(self, error: str) -> None:
+        self._api_errors.labels(error).inc()
 
     def failed(self, part: str) -> None:
         """Something of ours went wrong in `part`."""

@@ -40,9 +40,12 @@ class PolicyNews:
 class PolicyFile:
     """The policy in force; `current` from any thread, `refresh` from the loop."""
 
-    def __init__(self, path: Path | None, told: Callable[[PolicyNews], None]) -> None:
+    def __init__(
+        self, path: Path | None, told: Callable[[PolicyNews], None], look_seconds: float = LOOK_SECONDS
+    ) -> None:
         """Reads the file; raises PolicyError. None = observe everything."""
         self._path = path
+        self._look_seconds = look_seconds
         self._told = told
         self._lock = threading.Lock()
         self._text = b"" if path is None else _read(path)
@@ -57,7 +60,7 @@ class PolicyFile:
 
     def refresh(self) -> None:
         """Take over a changed file, or say why not. Quick when there is nothing new."""
-        if self._path is None or time.monotonic() - self._looked_at < LOOK_SECONDS:
+        if self._path is None or time.monotonic() - self._looked_at < self._look_seconds:
             return
         self._looked_at = time.monotonic()
         try:

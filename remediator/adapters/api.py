@@ -5,6 +5,7 @@ Laws:
 2. A patch that must not overwrite carries `metadata.resourceVersion`; a conflict is the caller's to resolve.
 """
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from remediator.adapters.store import key_of
 from remediator.adapters.transport import READ_TIMEOUT, Reply, Request, Transport
 from remediator.adapters.wire import HasMetadata
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T", bound=HasMetadata)
 
 PAGE = 500
@@ -25,6 +28,7 @@ EVICTION_TIMEOUT = 15.0
 """Seconds: the server itself retries a contended budget every 0.5 s, up to 20 times, before it answers. Not longer,
 because the leader fence must hold for all of it (elector.LeaseTimes)."""
 READ_ATTEMPTS = 4
+WARNINGS_KEPT = 100
 LONGEST_WAIT = 5.0
 """Seconds a read waits inside the call for an overloaded server; a longer wish goes back to the caller."""
 MERGE_PATCH = "application/merge-patch+json"
@@ -74,6 +78,7 @@ class KubeApi:
     def __init__(self, transport: Transport, *, timeout: float = READ_TIMEOUT) -> None:
         self._transport = transport
         self._timeout = timeout
+        self._warned: set[str] = set()
 
     def get(self, ref: Ref[T]) -> T:
         """The object as the server has it now; raises NotFound."""
@@ -181,6 +186,11 @@ class KubeApi:
         reply = self._transport.request(request)
         if reply.status >= 300:
             raise error_of(what, reply)
+        warning = reply.headers.get("warning")
+        if warning and warning not in self._warned and len(self._warned) < WARNINGS_KEPT:
+            # An unknown field means that the CRDs of another version are installed: what we wrote was dropped.
+            self._warned.add(warning)
+            log.warning("the API server warns call=%s warning=%s", what, warning)
         return reply
 
 

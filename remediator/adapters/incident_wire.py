@@ -135,6 +135,7 @@ def _quarantine(record: QuarantineRecord | None) -> dict[str, Any] | None:
         "verified": record.verified,
         "priorCordon": record.prior_cordon,
         "cordoned": record.cordoned,
+        "bootID": record.boot_id,
         "detail": record.detail[:256],
     }
 
@@ -148,6 +149,7 @@ def _quarantine_from(raw: Mapping[str, Any] | None) -> QuarantineRecord | None:
         verified=bool(raw.get("verified", False)),
         prior_cordon=bool(raw.get("priorCordon", False)),
         cordoned=bool(raw.get("cordoned", False)),
+        boot_id=raw.get("bootID", ""),
         detail=raw.get("detail", ""),
     )
 
@@ -227,6 +229,7 @@ def _pod(record: PodRecord) -> dict[str, Any]:
     optional = {
         "evictedAt": _time(record.evicted_at),
         "replacement": record.replacement,
+        "replacementUID": record.replacement_uid,
         "replacementNode": record.replacement_node,
         "replacedAt": _time(record.replaced_at),
     }
@@ -245,6 +248,7 @@ def _pod_from(raw: Mapping[str, Any]) -> PodRecord:
         reason=raw.get("reason", ""),
         evicted_at=_moment(raw.get("evictedAt")),
         replacement=raw.get("replacement"),
+        replacement_uid=raw.get("replacementUID"),
         replacement_node=raw.get("replacementNode"),
         replaced_at=_moment(raw.get("replacedAt")),
     )

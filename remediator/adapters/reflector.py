@@ -244,8 +244,10 @@ class Reflector(Generic[T]):
             return
         body = b"\n".join(stream.lines())
         error = error_of(f"watch {self.kind}", Reply(status=stream.status, headers=stream.headers, body=body))
-        # 401, 404, 410 and 429 say nothing about the parameter; other 4xx mean that it is not understood.
-        if self._initial is not None and 400 <= stream.status < 500 and stream.status not in (401, 404, 408, 410, 429):
+        # Who may ask, whether the kind is there, load: nothing about the parameter (a restarting server answers 403
+        # until it knows its roles). Any other 4xx means that the parameter is not understood.
+        other_matters = (401, 403, 404, 408, 410, 429)
+        if self._initial is not None and 400 <= stream.status < 500 and stream.status not in other_matters:
             raise _Unsupported(str(error)) from error
         raise error
 

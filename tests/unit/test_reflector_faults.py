@@ -288,7 +288,7 @@ def test_stopping_wakes_a_reader_at_once(play: Play) -> None:
     assert time.monotonic() - begin < 0.5
 
 
-@pytest.mark.parametrize("code", [400, 403, 422])
+@pytest.mark.parametrize("code", [400, 422])
 def test_a_server_that_refuses_streamed_lists_is_asked_for_pages_from_then_on(play: Play, code: int) -> None:
     def pages_only(asked: Asked, answer: Answer) -> None:
         if "sendInitialEvents" in asked.params:
@@ -300,6 +300,15 @@ def test_a_server_that_refuses_streamed_lists_is_asked_for_pages_from_then_on(pl
     rig, script = play(pages_only)
     reaches_the_good_stream(rig)
     assert sum("sendInitialEvents" in w.params for w in script.watches) == 1
+
+
+def test_a_server_that_does_not_know_its_roles_yet_is_asked_again(play: Play) -> None:
+    def forbidden(asked: Asked, answer: Answer) -> None:
+        answer.json(403, status(403, "nodes is forbidden", "Forbidden"))
+
+    rig, script = play(forbidden, forbidden, good)
+    reaches_the_good_stream(rig)
+    assert "sendInitialEvents" in script.watches[2].params
 
 
 def test_a_server_that_ignores_streamed_lists_is_noticed_by_time(play: Play) -> None:

@@ -1,0 +1,150 @@
+"""Settings, the policy file's reload, the small decisions of the sweeps, the program's own ending."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from exporter.health import keys
+from remediator.cli import main
+from remediator.domain.model import ClusterView, JobFacts
+from remediator.domain.policy import Mode
+from remediator.domain.policy_errors import PolicyError
+from remediator.settings import SettingsError, load
+from remediator.settings_policy import PolicyFile, PolicyNews, parse
+from remediator.simulation.cluster import EmbeddedCluster
+from remediator.sweeps import Retention, expired_incidents, forgotten_jobs
+from tests.fakes.world import eventually
+from tests.unit.test_incident_wire import FULL
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--web.listen-address", "9452"], "--web.listen-address '9452': must be HOST:PORT or :PORT"),
+        (["--log.level", "loud"], "--log.level 'loud': "),
+        (["--lease.duration", "5"], "lease.duration > lease.renew-deadline"),
+        (["--lease.renew-deadline", "12"], "must not outlive our leadership"),
+        (["--incidents.keep-days", "-1"], "--incidents.keep-days '-1': "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_flag_says_which_and_what(arguments: list[str], words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(arguments, "1")
+    assert words in str(caught.value)
+
+
+def test_flags_win_over_their_environment_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_REMEDIATOR_WEB_LISTEN_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("GPU_REMEDIATOR_LEADER_ELECT", "false")
+    monkeypatch.setenv("GPU_REMEDIATOR_LOG_LEVEL", "debug")
+    command, settings = load(["--log.level", "error"], "1")
+    assert (command, settings.listen, settings.leader_elect) == ("run", ("127.0.0.1", 1), False)
+    assert settings.log_level == "error"
+
+
+def test_identities_of_two_processes_on_one_host_differ() -> None:
+    assert load([], "1")[1].identity != load([], "1")[1].identity
+
+
+def test_states_prints_the_diagram(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["states"]) == 0
+    assert capsys.readouterr().out.startswith("stateDiagram-v2\n")
+
+
+def test_a_wrong_policy_at_start_ends_with_every_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("budget: {nodes: 0}\nrules: [{name: a, mode: kill}]")
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        assert main(["--config.file", str(path), "--kube.api-server", "http://127.0.0.1:1"]) == 2
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+    told = capsys.readouterr().err
+    assert "budget.nodes" in told
+    assert "rules[0].mode: 'kill' is not allowed; allowed: observe, recommend, enforce" in told
+
+
+def test_text_that_is_not_yaml_says_where() -> None:
+    with pytest.raises(PolicyError, match=r"line 2, column \d+: not YAML"):
+        parse(b"rules:\n\t- a")
+
+
+@pytest.mark.parametrize("text", ["rules: [{mode: enforce}]", "\x00", "[]", "rules: {"], ids=repr)
+def test_a_wrong_file_leaves_the_last_good_policy(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("rules: [{name: a, mode: enforce, faults: [xid-79]}]")
+    told: list[PolicyNews] = []
+    policies = PolicyFile(path, told.append, look_seconds=0)
+    good = policies.current()
+    path.write_text(text)
+    for _ in range(3):
+        policies.refresh()
+    assert policies.current() is good
+    assert [news.valid for news in told] == [True, False], "told once, not at every look"
+    assert told[1].problems
+    path.unlink()
+    policies.refresh()
+    assert (policies.current() is good, told[-1].valid) == (True, False)
+    path.write_text("rules: [{name: a, mode: observe}]")
+    policies.refresh()
+    assert (policies.current().rules[0].mode, told[-1].valid) == (Mode.OBSERVE, True)
+
+
+def test_closed_incidents_are_kept_for_a_while_and_open_ones_always() -> None:
+    day = timedelta(days=1)
+    closed = [replace(FULL, name=f"i{n}", closed_at=NOW - n * day) for n in (1, 5, 9)]
+    still_open = replace(FULL, name="open", closed_at=None, opened_at=NOW - 900 * day)
+    view = ClusterView(nodes={}, incidents=(*closed, still_open))
+    assert expired_incidents(view, Retention(days=7, count=10), NOW) == ("i9",)
+    assert expired_incidents(view, Retention(days=30, count=1), NOW) == ("i9", "i5")
+    assert expired_incidents(view, Retention(days=30, count=0), NOW) == ("i9", "i5", "i1")
+
+
+def test_only_finished_jobs_of_no_open_incident_are_forgotten() -> None:
+    old = NOW - timedelta(hours=1)
+    jobs = (
+        JobFacts(name="of-open", incident="open", finished_at=old),
+        JobFacts(name="orphan", incident="gone", finished_at=old),
+        JobFacts(name="fresh", incident="gone", finished_at=NOW),
+        JobFacts(name="running", incident="gone"),
+    )
+    view = ClusterView(nodes={}, incidents=(replace(FULL, name="open", closed_at=None),), jobs=jobs)
+    assert forgotten_jobs(view, NOW) == ("orphan",)
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as made:
+        made.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuward"}}])
+        yield made
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_the_process_ends_cleanly_and_gives_the_lease_back(cluster: EmbeddedCluster, number: signal.Signals) -> None:
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/gpuward/leases/{keys.CONTROLLER}"
+    command = [sys.executable, "-m", "remediator.cli", "--kube.api-server", cluster.url]
+    command += ["--web.listen-address", "127.0.0.1:0", "--log.format", "json"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: cluster.request("GET", lease).code == 200, 30, "no lease")
+        began = time.monotonic()
+        process.send_signal(number)
+        _, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, log
+    assert time.monotonic() - began < 10
+    assert cluster.request("GET", lease).body["spec"]["holderIdentity"] == ""
+    assert "Traceback" not in log
