@@ -160,6 +160,8 @@ class Exporter:
             self._wait_for(self._has_snapshot, ONCE_SECONDS)
             self._wait_for(self._heard_all, ONCE_EXTRA_SECONDS)
             time.sleep(BACKLOG_SECONDS)
+            # Before the sources, for once: the page shows them at work, not as we stop them.
+            self._loop.stop()
         finally:
             self._stop_collecting()
         if self._board.page is not None:
