@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,6 @@ from tests.rig.processes import Process, free_port
 from tests.rig.waiting import eventually
 
 PROGRAM = str(Path(sys.executable).with_name("gpu-exporter"))
-NODE = "n1"
 START_SECONDS = 30.0
 POLL_SECONDS = 0.05
 LEFT_BEHIND = {"node.json", "node.json.kmsg", "node.json.lock", "state.json", "exporter.log", "temporary"}
@@ -61,17 +60,20 @@ class Page:
 class Exporter:
     """Runs while the `with` block does; ends with status 0 and leaves no process and no unknown file behind."""
 
-    def __init__(self, folder: Path, *flags: str, simulate: str | None = "h100x8", interval: float = 0.5) -> None:
+    def __init__(
+        self, folder: Path, *flags: str, simulate: str | None = "h100x8", interval: float = 0.5, node: str = "n1"
+    ) -> None:
         self.folder = folder
+        self.node = node
         self.silicon = folder / "node.json"
         self.state_file = folder / "state.json"
         self.kubelet_socket = folder / "kubelet.sock"
         self.simulate = simulate
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        node = ["--simulate", simulate, "--simulate.state-file", str(self.silicon)] if simulate else []
+        hardware = ["--simulate", simulate, "--simulate.state-file", str(self.silicon)] if simulate else []
         self._command = [
-            *(PROGRAM, *node, "--node.name", NODE, "--web.listen-address", f"127.0.0.1:{port}"),
+            *(PROGRAM, *hardware, "--node.name", node, "--web.listen-address", f"127.0.0.1:{port}"),
             *("--interval", str(interval), "--kubelet.pod-resources-socket", str(self.kubelet_socket)),
             *("--state.file", str(self.state_file), *flags),
         ]
@@ -108,6 +110,11 @@ class Exporter:
         left |= {path.name for path in (self.folder / "temporary").iterdir()}
         assert left <= OF_TESTS, f"left behind: {left}"
         return status
+
+    @property
+    def target(self) -> str:
+        """host:port, as Prometheus wants it."""
+        return self.url.removeprefix("http://")
 
     @property
     def process(self) -> Process:
@@ -148,7 +155,7 @@ class Exporter:
     def uuids(self) -> list[str]:
         """Return the UUIDs of its GPUs by index."""
         profile, _, count = (self.simulate or "x0").rpartition("x")
-        return [state.gpu_uuid(NODE, profile, index) for index in range(int(count))]
+        return [state.gpu_uuid(self.node, profile, index) for index in range(int(count))]
 
     def children(self) -> list[int]:
         """Return the process ids of its workers."""
@@ -168,14 +175,17 @@ class Exporter:
     @contextmanager
     def always_answers(self, within: float = 2.0) -> Iterator[None]:
         """Ask for /metrics all the time; AssertionError when one scrape fails or takes longer than `within` seconds."""
-        ended, failures, slowest = threading.Event(), [], [0.0]
+        ended, slowest = threading.Event(), [0.0]
+        failures: list[Exception] = []
 
         def ask() -> None:
             while not ended.is_set():
                 asked = time.monotonic()
                 try:
-                    self.page()
-                except (OSError, AssertionError) as failed:
+                    answer = self._get("/metrics")
+                    if answer.status != 200 or b"gpu_up" not in answer.data:
+                        failures.append(AssertionError(f"{answer.status}: {answer.data!r}"))
+                except OSError as failed:
                     failures.append(failed)
                 slowest[0] = max(slowest[0], time.monotonic() - asked)
                 ended.wait(POLL_SECONDS)
@@ -190,9 +200,9 @@ class Exporter:
         assert not failures, failures
         assert slowest[0] < within, f"a scrape took {slowest[0]:.2f} s"
 
-    def _get(self, path: str, headers: Mapping[str, str] | None = None) -> urllib3.BaseHTTPResponse:
+    def _get(self, path: str) -> urllib3.BaseHTTPResponse:
         try:
-            return self._http.request("GET", f"{self.url}{path}", headers=dict(headers or {}))
+            return self._http.request("GET", f"{self.url}{path}")
         except urllib3.exceptions.HTTPError as failed:
             raise OSError(f"{path}: {failed}") from failed
 

@@ -79,6 +79,10 @@ class Prometheus:
         alerts = self._ask("alerts")["alerts"]
         return [each["labels"] for each in alerts if each["state"] == "firing" and each["labels"]["alertname"] == alert]
 
+    def rules(self) -> dict[str, str]:
+        """Return the health of every alert rule by name: `ok` once it was evaluated without error."""
+        return {rule["name"]: rule["health"] for group in self._ask("rules")["groups"] for rule in group["rules"]}
+
     def _ask(self, what: str, **parameters: str) -> Any:  # Any: the data of whichever query it was
         address = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:

@@ -244,7 +244,7 @@ def test_a_wrong_flag_ends_with_status_2_and_a_sentence_that_names_it(
 
 def test_a_port_in_use_is_said_with_status_1(exporter: Exporter, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = Exporter(tmp_path / "other", "--web.listen-address", exporter.url.removeprefix("http://"), simulate="t4x2")
+    other = Exporter(tmp_path / "other", "--web.listen-address", exporter.target, simulate="t4x2")
     other.start()
     assert other.process.wait(20.0) == 1
     assert re.search(r'level=error .*msg="cannot start" .*address already in use', other.log(), re.IGNORECASE)

@@ -1,0 +1,102 @@
+"""A real Prometheus scrapes two real exporters: our alert fires, our rules evaluate, every panel of ours shows data."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from exporter.readings import PodDevice
+from exporter.simulation import state
+from exporter.simulation.kubelet_socket import KubeletSocket
+from tests.rig.dashboards import empty, panels
+from tests.rig.exporter import Exporter
+from tests.rig.prometheus import Prometheus, Sample, require_prometheus
+from tests.rig.waiting import eventually
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("fleet")]
+
+RULES = Path(__file__).parents[2] / "alerts" / "gpuward.rules.yaml"
+REMEDIATION = "gpuward_remediator_"
+"""Panels about this show data only where a remediator is scraped."""
+EMPTY_UNLESS: dict[str, str] = {}
+"""Expression -> what must be the case for it to show data, where this fleet is not enough."""
+METRIC = re.compile(r"\b(?:gpu|gpuward)_[a-z_]+\b")
+
+
+class Fleet(NamedTuple):
+    """Two nodes and who watches them."""
+
+    prometheus: Prometheus
+    hopper: Exporter
+    turing: Exporter
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Eight H100 and two T4, a pod on each GPU of the first node."""
+    require_prometheus()
+    with ExitStack() as stack:
+        hopper = Exporter(tmp_path_factory.mktemp("hopper"), node="hopper")
+        turing = Exporter(tmp_path_factory.mktemp("turing"), simulate="t4x2", node="turing")
+        for exporter in (hopper, turing):
+            kubelet = stack.enter_context(KubeletSocket(exporter.kubelet_socket))
+            gpus = [("nvidia.com/gpu", gpu) for gpu in exporter.uuids()]
+            kubelet.set_pods([pod_on(gpu) for _, gpu in gpus] if exporter is hopper else [], gpus)
+            stack.enter_context(exporter)
+        targets = {"gpu-exporter": [hopper.target, turing.target]}
+        yield Fleet(stack.enter_context(Prometheus(targets, [RULES])), hopper, turing)
+
+
+def pod_on(gpu: str) -> PodDevice:
+    return PodDevice(
+        namespace="team-a", pod=f"train-{gpu[4:8]}", container="main", resource="nvidia.com/gpu", device_id=gpu
+    )
+
+
+def test_both_are_scraped(fleet: Fleet) -> None:
+    def up() -> dict[str, float]:
+        return {each.labels["instance"]: each.value for each in fleet.prometheus.query('up{job="gpu-exporter"}')}
+
+    eventually("both are up", lambda: up() == {fleet.hopper.target: 1.0, fleet.turing.target: 1.0}, 20.0)
+    eventually("all GPUs are there", lambda: len(fleet.prometheus.query("gpu_up == 1")) == 10, 20.0)
+    names = {each.labels["instance"] for each in fleet.prometheus.query("gpu_info")}
+    assert names == {fleet.hopper.target, fleet.turing.target}, "the dashboard's node variable lists them"
+
+
+def test_an_xid_fires_its_alert_and_every_panel_shows_data(fleet: Fleet) -> None:
+    lost = fleet.hopper.uuids()[3]
+    state.inject(fleet.hopper.silicon, 3, "xid:79")
+    state.inject(fleet.turing.silicon, 1, "missing")
+    (fired,) = eventually("the alert fires", lambda: fleet.prometheus.firing("GPUXidCritical"), 20.0)
+    assert fired == {
+        "alertname": "GPUXidCritical",
+        "severity": "critical",
+        "instance": fleet.hopper.target,
+        "gpu": lost,
+        "xid": "79",
+    }
+    expected = set(EMPTY_UNLESS)
+    asked = [panel for panel in panels() if REMEDIATION not in panel.expression]
+    assert len(asked) >= 15
+    eventually("every panel shows data", lambda: empty(fleet.prometheus, asked) == expected, 20.0)
+    numbers = {"GPUs": 10.0, "Unhealthy": 2.0, "Unknown": 0.0, "Not answering": 2.0, "Blind nodes": 0.0}
+    assert {title: shown(fleet, title)[0].value for title in numbers} == numbers
+    (hurt,) = shown(fleet, "Pods on GPUs that are not healthy")
+    assert (hurt.labels["gpu"], hurt.labels["pod"]) == (lost, f"train-{lost[4:8]}")
+
+
+def shown(fleet: Fleet, title: str) -> list[Sample]:
+    """What the only query of the panel with this title finds."""
+    (panel,) = (each for each in panels() if each.title == title)
+    return fleet.prometheus.query(panel.expression)
+
+
+def test_every_rule_evaluates_over_metrics_that_exist(fleet: Fleet) -> None:
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert fleet.prometheus.rules() == {rule["alert"]: "ok" for rule in rules}
+    missing = {name for rule in rules for name in METRIC.findall(rule["expr"]) if not fleet.prometheus.query(name)}
+    assert missing <= {"gpu_node_finding", "gpu_xid_last_timestamp_seconds"}, "these wait for a fault"
