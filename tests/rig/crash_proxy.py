@@ -6,8 +6,8 @@ the worst moment, the write is done and nobody knows.
 
 import ssl
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -39,8 +39,9 @@ class CrashProxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Relay)
         self.upstream = upstream
         self.told = told
+        self._open: set[urllib3.BaseHTTPResponse] = set()
         self.pool = urllib3.PoolManager(
-            ca_certs=str(certificates / "apiserver.crt"), retries=False, maxsize=64, timeout=urllib3.Timeout(120)
+            ca_certs=str(certificates / "apiserver.crt"), retries=False, maxsize=1024, timeout=urllib3.Timeout(120)
         )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates / "apiserver.crt", certificates / "apiserver.key")
@@ -57,6 +58,19 @@ class CrashProxy(ThreadingHTTPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+        # Watches of killed clients are still open upstream, and an API server does not stop before they end.
+        for reply in list(self._open):
+            reply.shutdown()
+
+    @contextmanager
+    def answering(self, reply: urllib3.BaseHTTPResponse) -> Iterator[None]:
+        """Close `reply` at the end of the block, or cut it off when the proxy stops earlier."""
+        self._open.add(reply)
+        try:
+            yield
+        finally:
+            self._open.discard(reply)
+            reply.close()
 
     def handle_error(self, *_: object) -> None:
         """A client that was killed cuts its connections at any point, the TLS handshake included."""
@@ -74,14 +88,12 @@ class Relay(BaseHTTPRequestHandler):
         address = self.server.upstream + self.path
         self.close_connection = True  # an upstream without an answer is told as it is: a cut connection
         reply = self.server.pool.request(self.command, address, body=body, headers=headers, preload_content=False)
-        try:
-            write = StoredWrite(self.command, self.path.partition("?")[0])
+        write = StoredWrite(self.command, self.path.partition("?")[0])
+        with self.server.answering(reply):
             if write.counted and reply.status < 300:
                 self.server.told(write)
             self._pass_on(reply)
             self.close_connection = False
-        finally:
-            reply.close()
 
     def _pass_on(self, reply: urllib3.BaseHTTPResponse) -> None:
         self.send_response_only(reply.status)

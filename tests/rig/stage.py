@@ -34,6 +34,19 @@ GPU_NODES = f"/apis/{keys.API_VERSION}/gpunodes"
 INCIDENTS = f"/apis/{keys.API_VERSION}/gpuincidents"
 
 
+def scraped(url: str, name: str, labels: Mapping[str, str]) -> float | None:
+    """Return the value of the first series with these labels, None when there is none or no answer yet."""
+    try:
+        answer = urllib3.request("GET", f"{url}/metrics", timeout=5.0, retries=False)
+    except urllib3.exceptions.HTTPError:
+        return None
+    for family in text_string_to_metric_families(answer.data.decode()):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return float(sample.value)
+    return None
+
+
 @dataclass
 class Exporter:
     """One exporter process; `token` speaks for its node only."""
@@ -51,16 +64,7 @@ class Exporter:
         self.process.stop()
 
     def sample(self, name: str, **labels: str) -> float | None:
-        """Return the value of the first series with these labels, None when there is none or no answer yet."""
-        try:
-            answer = urllib3.request("GET", f"{self.url}/metrics", timeout=5.0, retries=False)
-        except urllib3.exceptions.HTTPError:
-            return None
-        for family in text_string_to_metric_families(answer.data.decode()):
-            for sample in family.samples:
-                if sample.name == name and labels.items() <= sample.labels.items():
-                    return float(sample.value)
-        return None
+        return scraped(self.url, name, labels)
 
 
 class Stage:
@@ -71,6 +75,7 @@ class Stage:
         self.api = cluster.plane.api
         self.folder = folder
         self.exporters: dict[str, Exporter] = {}
+        self.audit_mark = 0
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -94,6 +99,26 @@ class Stage:
         exporter.process.kill()
         node.reboot()
         exporter.start()
+
+    def clear(self) -> None:
+        """Make everything as new for the next story: no incident, no Job of ours, no mark on a node, healthy GPUs."""
+        jobs = f"/apis/batch/v1/namespaces/{keys.NAMESPACE}/jobs"
+        for collection in (INCIDENTS, jobs):
+            self.api.delete(collection, {"propagationPolicy": "Background"})
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{keys.NAMESPACE}/leases/{keys.CONTROLLER}"
+        if self.api.find(lease):
+            self.api.delete(lease)
+        for node in self.cluster.nodes:
+            address = f"{NODES}/{node.name}"
+            found = self.api.get(address)
+            foreign = [taint for taint in found["spec"].get("taints", []) if taint["key"] != keys.UNHEALTHY_TAINT]
+            self.api.merge(address, {"metadata": {"annotations": {keys.OPT_OUT: None}}, "spec": {"taints": foreign}})
+            if any(gpu["health"] != "Healthy" for gpu in self.gpu_node(node).get("gpus", [])):
+                self.reboot(node)
+        for node in self.cluster.nodes:
+            self.await_healthy(node)
+        eventually("no Job of ours is left", lambda: not self.api.list(jobs), 30.0)
+        self.audit_mark = self.cluster.audit.mark()
 
     def await_healthy(self, node: Node) -> None:
         """Return when the node is Ready and its exporter's fresh report in the API calls every GPU healthy."""
@@ -192,12 +217,19 @@ class Remediator:
     def start(self) -> None:
         self.process = Process(self.command, self.log)
 
+    def running(self) -> bool:
+        return self.process is not None and self.process.running()
+
     def kill(self) -> None:
         if self.process:
             self.process.kill()
 
     def stop(self) -> int:
-        return self.process.stop() if self.process else 0
+        """Return the exit status after SIGTERM."""
+        return self.process.stop(30.0) if self.process else 0
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return scraped(self.url, f"gpuward_remediator_{name}", labels)
 
     def __enter__(self) -> Self:
         self.start()
