@@ -63,7 +63,7 @@ def opened(event: HealthEvent) -> Entry:
 
 def read_again(entry: Entry, event: HealthEvent) -> Entry:
     """A polled condition is still, or again, bad: its newest words hold; it counts again only after a good reading."""
-    if entry.good_reads == 0 and _same_words(entry.finding, event):
+    if entry.good_reads == 0 and entry.finding.boot_id == event.boot_id and _same_words(entry.finding, event):
         return entry
     finding = _reworded(entry.finding, event)
     return replace(

@@ -81,7 +81,7 @@ def fold(ledger: Ledger, events: Iterable[HealthEvent], boot: BootId, now: datet
         draft.rebooted()
     if ledger.watched_at is not None and now - ledger.watched_at > ledger.limits.longest_absence:
         draft.unwatched_until(now)
-    current = [_not_later(event, now) for event in events if event.boot_id in (None, boot)]
+    current = [_placed(event, boot, now) for event in events if event.boot_id in (None, boot)]
     for event in sorted(current, key=lambda each: each.observed_at):
         draft.take(event)
     draft.end_quiet(now)
@@ -97,9 +97,12 @@ def fold(ledger: Ledger, events: Iterable[HealthEvent], boot: BootId, now: datet
     )
 
 
-def _not_later(event: HealthEvent, now: datetime) -> HealthEvent:
-    """A witness whose clock runs ahead saw it now at the latest."""
-    return event if event.observed_at <= now else replace(event, observed_at=now)
+def _placed(event: HealthEvent, boot: BootId, now: datetime) -> HealthEvent:
+    """In this boot, and now at the latest: a witness whose clock runs ahead saw it now.
+
+    The boot tells a finding that was seen since the last reboot from one that only waits to be read good.
+    """
+    return replace(event, boot_id=boot, observed_at=min(event.observed_at, now))
 
 
 class _Draft:

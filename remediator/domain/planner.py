@@ -14,10 +14,10 @@ from datetime import datetime
 from remediator.domain import drain, quarantining, repair, restart, signals, validate
 from remediator.domain.actions import Action, CloseIncident, DeleteJob, OpenIncident, Plan, SaveIncident, TellEvent
 from remediator.domain.budgets import Ledger, ledger
-from remediator.domain.case import Case, Step
+from remediator.domain.case import Case, Step, later
 from remediator.domain.deferrals import Code, Wait, deferral
 from remediator.domain.mirror import mirrored
-from remediator.domain.model import ClusterView, Deferral, Incident, IncidentScope, Phase
+from remediator.domain.model import ClusterView, Deferral, Fate, Incident, IncidentScope, Phase, PodRecord
 from remediator.domain.opening import Unopened, survey
 from remediator.domain.outcomes import Done
 from remediator.domain.policy import Policy
@@ -26,6 +26,9 @@ from remediator.domain.states import Signal, advance
 MAX_FINDINGS = 32
 """Bound of the CRD."""
 EVENT_REPEAT_SECONDS = 3600.0
+FOLLOW_PODS_SECONDS = 1.0
+"""Pods are not watched, so somebody must look: one list of one node, a millisecond of the API server's time."""
+FOLLOWED_FOR_SECONDS = 300.0
 
 ACTS: Mapping[Phase, Callable[[Case], Step]] = {
     Phase.SUSPECTED: quarantining.suspected_act,
@@ -224,6 +227,8 @@ def _finished(turn: _Turn) -> Plan:
     still_open = tuple(incident for incident in turn.latest.values() if incident.open)
     moments = [waits.retry_at for waits in turn.deferrals]
     moments += [incident.deadline for incident in still_open if incident.deadline]
+    if any(_moving(pod, turn.now) for incident in still_open for pod in incident.pods):
+        moments.append(later(turn.now, FOLLOW_PODS_SECONDS))
     return Plan(
         actions=tuple(turn.actions),
         deferrals=tuple(turn.deferrals),
@@ -231,6 +236,12 @@ def _finished(turn: _Turn) -> Plan:
         next_look=min(moments, default=None),
         summary=_summary(turn, still_open),
     )
+
+
+def _moving(pod: PodRecord, now: datetime) -> bool:
+    """Evicted just now and not running elsewhere yet. A pod that finds no place is looked at less often."""
+    recent = pod.evicted_at is not None and now < later(pod.evicted_at, FOLLOWED_FOR_SECONDS)
+    return recent and pod.fate in (Fate.EVICTING, Fate.GONE)
 
 
 def _summary(turn: _Turn, still_open: tuple[Incident, ...]) -> str:

@@ -2,7 +2,8 @@
 
 Laws:
 1. Unknown is no proof: while a guard says that health is unknown nothing is concluded, neither good nor bad.
-2. A standing fault fails the validation at once, whatever the Job says.
+2. A fault seen since the last boot fails the validation at once, whatever the Job says; one carried over from before
+   the reboot holds it open.
 3. Probation grows with the number of recent incidents on the same target, so that a flapping GPU stays out.
 """
 
@@ -12,6 +13,7 @@ from datetime import timedelta
 from remediator.domain.actions import RunJob
 from remediator.domain.case import Case, Step, later
 from remediator.domain.deferrals import Code, Wait
+from remediator.domain.faults import Fault
 from remediator.domain.jobs import VALIDATE, find, job_name, manifest
 from remediator.domain.model import Phase, ValidationRecord
 from remediator.domain.outcomes import Refused
@@ -24,12 +26,13 @@ MAX_PROBATION_FACTOR = 8
 
 def signal(case: Case) -> tuple[Signal, str] | None:
     """VALIDATED, VALIDATION_FAILED or EXHAUSTED."""
-    if case.faults:
-        return failed(case, Signal.VALIDATION_FAILED, f"{case.faults[0].code} still stands on {case.where}")
+    seen = [fault for fault in case.faults if since_boot(case, fault)]
+    if seen:
+        return failed(case, Signal.VALIDATION_FAILED, f"{seen[0].code} still stands on {case.where}")
     record = case.incident.validation
     if case.incident.deadline is not None and case.now >= case.incident.deadline:
         return failed(case, Signal.VALIDATION_FAILED, "the validation did not finish in time")
-    if not enumerated(case):
+    if not enumerated(case) or case.faults:
         return None
     if record is None:
         # Without a Job the clean report of a living exporter is the test, and it was just read.
@@ -41,6 +44,13 @@ def signal(case: Case) -> tuple[Signal, str] | None:
         return Signal.VALIDATED, f"validation passed on {case.where}"
     failure = _failure(case, record)
     return failed(case, Signal.VALIDATION_FAILED, failure) if failure else None
+
+
+def since_boot(case: Case, fault: Fault) -> bool:
+    """Seen since the node's last boot. A finding carried over from the boot before waits for good readings of its GPU:
+    that proves neither that the repair failed nor that it worked, and a second reboot must never be an accident."""
+    boot = fault.finding.boot_id
+    return boot is None or case.report is None or boot == case.report.boot_id
 
 
 def act(case: Case) -> Step:

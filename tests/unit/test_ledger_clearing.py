@@ -206,3 +206,14 @@ def test_severity_says_nothing_about_clearing() -> None:
     for severity in Severity:
         ledger = folded(a_fault(CODE, severity=severity))
         assert codes(watched(ledger, until=3600)) == [CODE]
+
+
+def test_a_polled_fault_says_in_which_boot_it_was_last_read() -> None:
+    """Else nobody could tell a fault of this boot from one that only waits for good readings after the reboot."""
+    ledger = folded(polled(GPU_LOST, cleared_by=ClearedBy.VALUE))
+    carried = folded(ledger=ledger, boot=NEXT_BOOT, seconds=30)
+    assert [finding.boot_id for finding in carried.findings] == [BOOT]
+    seen_again = folded(
+        polled(GPU_LOST, seconds=40, cleared_by=ClearedBy.VALUE), ledger=carried, boot=NEXT_BOOT, seconds=40
+    )
+    assert [finding.boot_id for finding in seen_again.findings] == [NEXT_BOOT]
