@@ -239,9 +239,9 @@ def _finished(turn: _Turn) -> Plan:
 
 
 def _moving(pod: PodRecord, now: datetime) -> bool:
-    """Evicted just now and not running elsewhere yet. A pod that finds no place is looked at less often."""
+    """Evicted just now and not running elsewhere yet. One that finds no place is looked at less often later."""
     recent = pod.evicted_at is not None and now < later(pod.evicted_at, FOLLOWED_FOR_SECONDS)
-    return recent and pod.fate in (Fate.EVICTING, Fate.GONE)
+    return recent and pod.fate in (Fate.EVICTING, Fate.GONE, Fate.UNPLACED)
 
 
 def _summary(turn: _Turn, still_open: tuple[Incident, ...]) -> str:
