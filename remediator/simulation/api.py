@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from remediator.simulation import crds
 from remediator.simulation.calls import MAX_BODY, Call, Reply, Target, refusal, target_of
-from remediator.simulation.discovery import discover
+from remediator.simulation.discovery import PUBLIC, discover
 from remediator.simulation.eviction import PodActions
 from remediator.simulation.reads import Reads
 from remediator.simulation.resources import Registry
@@ -58,14 +58,17 @@ class Api:
             raise not_done_here("impersonation")
         if self._tokens is not None:
             scheme, _, token = call.headers.get("authorization", "").partition(" ")
-            if not scheme:
+            if not scheme and call.path not in PUBLIC:
                 raise self._anonymous(call)
-            if scheme.lower() != "bearer" or token.strip() not in self._tokens:
+            if scheme and (scheme.lower() != "bearer" or token.strip() not in self._tokens):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
         if any(f"/{group}/" in call.path for group in _REVIEWS):
             raise not_done_here("authorization: RBAC is not enforced, so access reviews")
 
     def _anonymous(self, call: Call) -> ApiError:
+        if discover(self.registry, call) is not None:
+            told = f'forbidden: User "{ANONYMOUS}" cannot get path "{call.path}"'
+            return ApiError(403, "Forbidden", told, {})
         target = target_of(self.registry, call.path)
         resource = target.resource
         verb = self._verb(call, target)

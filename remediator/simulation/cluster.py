@@ -177,7 +177,7 @@ class EmbeddedCluster:
         self.api.reads.forget_pages()
 
     def write_kubeconfig(self, path: Path) -> Path:
-        """A kubeconfig for kubectl and for our own programs; returns `path`."""
+        """A kubeconfig; returns `path`. kubectl sends no token on plain HTTP: for it make the cluster without tokens."""
         user = {"token": self._token} if self._token else {}
         config = {
             "apiVersion": "v1",

@@ -17,6 +17,8 @@ VERSION = {
 }
 _SUB_KINDS = {"eviction": ("policy", "v1", "Eviction"), "binding": ("", "", "Binding")}
 PROBES = ("/healthz", "/livez", "/readyz", "/livez/ping")
+PUBLIC = (*PROBES, "/version")
+"""Paths that everyone may read."""
 
 
 def discover(registry: Registry, call: Call) -> Reply | None:

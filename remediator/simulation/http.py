@@ -34,18 +34,11 @@ class Behaviour:
     """Traits of the real server that cost time or memory, and are therefore a choice."""
 
     eviction_floor_seconds: float = 0.0
-    """0.1 on a real server: an eviction waits for the next progress notice of etcd, asked for that often."""
+    """0.1 on a real server: after any write an eviction waits for a progress notice of etcd, asked for that often."""
     bookmark_seconds: float = 60.0
     """Between bookmarks of a watch."""
     history: int = HISTORY
     """Changes kept per resource; a watch that lags further behind ends or gets 410."""
-
-    def before(self, call: Call) -> float:
-        """Seconds that the request waits before it is looked at."""
-        floor = self.eviction_floor_seconds
-        if not floor or not call.path.endswith("/eviction"):
-            return 0.0
-        return floor - time.monotonic() % floor
 
 
 class ApiHttpServer:
@@ -76,6 +69,7 @@ class ApiHttpServer:
         self._thread = threading.Thread(target=self._serve, name="embedded-apiserver", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        self._noticed = 0
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._unsubscribe: Callable[[], None] = lambda: None
 
@@ -126,13 +120,19 @@ class ApiHttpServer:
             headers={name.lower(): value for name, value in request.headers.items()},
             body=await request.body(),
         )
-        if wait := self.behaviour.before(call):
-            await asyncio.sleep(wait)
+        await self._floor(call)
         answer = (self.intercept(call) if self.intercept else None) or self.api.answer(call)
         if isinstance(answer, Watch):
             await self._stream(answer, receive, send)
         else:
             await self._reply(answer)(scope, receive, send)
+
+    async def _floor(self, call: Call) -> None:
+        """What a consistent read of the budgets costs an eviction on the real server when anything was written."""
+        floor = self.behaviour.eviction_floor_seconds
+        if floor and call.path.endswith("/eviction") and self._noticed != self.api.store.revision:
+            await asyncio.sleep(floor - time.monotonic() % floor)
+            self._noticed = self.api.store.revision
 
     def _reply(self, reply: Reply) -> Response:
         media = "text/plain; charset=utf-8" if isinstance(reply.body, str) else "application/json"
