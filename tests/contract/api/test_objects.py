@@ -123,6 +123,14 @@ def test_a_strategic_patch_merges_conditions_by_type(world: World, server: Serve
     assert [c["type"] for c in node["status"]["conditions"]] == ["Ready"]
 
 
+def test_the_order_that_a_strategic_patch_leaves(world: World, server: Server) -> None:
+    world.node(conditions=[READY, {"type": "A", "status": "True"}])
+    path = f"{NODES}/{world.name}/status"
+    body = {"status": {"conditions": [{"type": "B", "status": "True"}, {"type": "A", "status": "False"}]}}
+    node = server.must("PATCH", path, body, STRATEGIC)
+    assert [c["type"] for c in node["status"]["conditions"]] == ["B", "Ready", "A"]
+
+
 def test_of_many_writers_with_one_version_one_wins(world: World, server: Server) -> None:
     node = world.node()
 
