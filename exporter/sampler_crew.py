@@ -139,8 +139,11 @@ class Crew:
             return
         for message in messages:
             # A message may have ended the worker; what it still had to say of GPUs is void, its Xids are not.
-            if self.sweeper is not None or isinstance(message, XidSeen):
+            if self._manned() or isinstance(message, XidSeen):
                 self._take(message, turn, now)
+
+    def _manned(self) -> bool:
+        return self.sweeper is not None
 
     def _died(self, now: float) -> None:
         """The worker ended unasked; one that keeps dying at the same GPU is tried without it."""
