@@ -259,5 +259,6 @@ def test_a_replaced_gpu_is_validated_and_a_missing_one_is_not_healed() -> None:
     swapped = reporting(CLEAN, gpus=(*others, new), boot_id="boot-2")
     missing = reporting(CLEAN, gpus=others, seen_gpus=7, boot_id="boot-1")
     human = a_policy(repair=["ask-human"])
-    assert plan(a_view(swapped, incidents=[an_incident(Phase.REPAIRING)]), human, NOW).incidents[0].phase is Phase.VALIDATING
-    assert plan(a_view(missing, incidents=[an_incident(Phase.REPAIRING)]), human, NOW).incidents[0].phase is Phase.REPAIRING
+    asked = an_incident(Phase.REPAIRING)
+    assert plan(a_view(swapped, incidents=[asked]), human, NOW).incidents[0].phase is Phase.VALIDATING
+    assert plan(a_view(missing, incidents=[asked]), human, NOW).incidents[0].phase is Phase.REPAIRING
