@@ -177,7 +177,7 @@ class EmbeddedCluster:
         self.api.reads.forget_pages()
 
     def write_kubeconfig(self, path: Path) -> Path:
-        """A kubeconfig; returns `path`. kubectl sends no token on plain HTTP: make the cluster without tokens for it."""
+        """A kubeconfig; returns `path`. kubectl sends no token over plain HTTP: use a cluster without tokens for it."""
         user = {"token": self._token} if self._token else {}
         config = {
             "apiVersion": "v1",

@@ -1,15 +1,15 @@
 """The scheduler: pending pods onto nodes with room, in order of priority, or the reason why not.
 
 Knows: resource requests against allocatable (GPUs, cpu, memory, pods), taints, cordons, nodeSelector, required node
-affinity. Spreads by free GPUs. Does not preempt; a pod that asks for pod affinity or a hard topology spread is
-left pending with a message that says so.
+affinity. Spreads by free GPUs. What it does not do it says in the pod's condition: preemption, pod affinity, hard
+topology spread, resource claims.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from exporter.health.wire import timestamp
 from remediator.simulation.client import Client
@@ -20,10 +20,18 @@ from remediator.simulation.store import Change, Key, Store, key_of
 from remediator.simulation.writes import Clock
 
 ALL: Key = ("", "")
+NO_PREEMPTION = "embedded scheduler: preemption is not implemented"
 NO_HELP = (
     "no new claims to deallocate, preemption: 0/{n} nodes are available: {n} Preemption is not helpful for scheduling."
 )
 ENDED = ("Succeeded", "Failed")
+
+
+class Placed(NamedTuple):
+    """What a pod takes from its node, and how urgent it is."""
+
+    requests: dict[str, Decimal]
+    priority: int
 
 
 class Scheduler:
@@ -36,7 +44,7 @@ class Scheduler:
         self._client = client
         self._clock = clock
         self._pending: set[Key] = set()
-        self._used: dict[str, dict[Key, dict[str, Decimal]]] = {}
+        self._used: dict[str, dict[Key, Placed]] = {}
 
     def keys(self, resource: str, change: Change) -> Iterable[Key]:
         """Keeps the books of pending and placed pods."""
@@ -49,7 +57,7 @@ class Scheduler:
             self._pending.discard(key)
             books = self._used.setdefault(node, {})
             if not gone:
-                books[key] = requests_of(pod)
+                books[key] = Placed(requests_of(pod), pod["spec"].get("priority", 0))
             elif books.pop(key, None) is not None and self._pending:
                 return (ALL,)
             return ()
@@ -85,16 +93,24 @@ class Scheduler:
                 gpus = sum((amount for name, amount in free.items() if "/" in name), Decimal(0))
                 fitting.append((-gpus, node["metadata"]["name"]))
         if not fitting:
-            self._say_why(pod, told(len(nodes), reasons))
+            hope = NO_PREEMPTION if self._urgent(pod) else NO_HELP.format(n=len(nodes))
+            self._say_why(pod, told(len(nodes), reasons, hope))
             return
         name = min(fitting)[1]
         self._bind(pod, name)
-        self._used.setdefault(name, {})[key_of(pod)] = wanted
+        self._used.setdefault(name, {})[key_of(pod)] = Placed(wanted, pod["spec"].get("priority", 0))
+
+    def _urgent(self, pod: Obj) -> bool:
+        """Whether a real scheduler would look for a less urgent pod to put out."""
+        if pod["spec"].get("preemptionPolicy") == "Never":
+            return False
+        own = pod["spec"].get("priority", 0)
+        return any(placed.priority < own for books in self._used.values() for placed in books.values())
 
     def _free(self, node: Obj) -> dict[str, Decimal]:
         free = quantities((node.get("status") or {}).get("allocatable"))
-        for used in self._used.get(node["metadata"]["name"], {}).values():
-            for name, amount in used.items():
+        for placed in self._used.get(node["metadata"]["name"], {}).values():
+            for name, amount in placed.requests.items():
                 if name in free:
                     free[name] -= amount
         return free
@@ -209,9 +225,9 @@ def _term(term: Obj, node: Obj, labels: dict[str, str]) -> bool:
     return bool(rules) and all(matches_expression(rule, values) for rule, values in rules)
 
 
-def told(count: int, reasons: Counter[str]) -> str:
-    """`0/3 nodes are available: 2 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable. preemption: ...`."""
+def told(count: int, reasons: Counter[str], hope: str) -> str:
+    """`0/3 nodes are available: 2 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable. ...`."""
     if not count:
         return "no nodes available to schedule pods"
     parts = ", ".join(sorted(f"{number} {reason}" for reason, number in reasons.items()))
-    return f"0/{count} nodes are available: {parts}. {NO_HELP.format(n=count)}"
+    return f"0/{count} nodes are available: {parts}. {hope}"

@@ -257,6 +257,25 @@ def test_a_pod_bound_past_the_scheduler_is_refused_when_no_device_is_free(cluste
     )
 
 
+def test_what_the_scheduler_does_not_do_it_says(cluster: EmbeddedCluster) -> None:
+    cluster.add_node("n1", ["a"])
+    bound_pod(cluster, "first")
+    running(cluster, 1)
+    urgent = a_template("urgent", priorityClassName="system-cluster-critical")
+    rule = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+    apart = a_template("apart", gpus=0, affinity=affinity)
+    for name, template in (("urgent", urgent), ("apart", apart)):
+        cluster.apply([{"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": name}}])
+
+    def words(name: str) -> str:
+        conditions = get(cluster, f"{PODS}/{name}")["status"].get("conditions") or [{}]
+        return str(conditions[0].get("message", ""))
+
+    eventually("preemption", lambda: "embedded scheduler: preemption is not implemented" in words("urgent"))
+    eventually("affinity", lambda: words("apart") == "embedded scheduler: podAntiAffinity is not implemented")
+
+
 def test_a_force_deleted_pod_loses_its_device_at_once(cluster: EmbeddedCluster) -> None:
     cluster.add_node("n1", ["a"])
     bound_pod(cluster, "first")

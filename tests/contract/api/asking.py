@@ -48,6 +48,7 @@ class Server:
     def __init__(self, name: str, url: str, ca_file: Path | None, token: str) -> None:
         self.name = name
         self.url = url
+        self.ca_file = ca_file
         self._token = token
         self._pool = urllib3.PoolManager(ca_certs=str(ca_file) if ca_file else None, retries=False, maxsize=16)
 
