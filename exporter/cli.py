@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Final
@@ -79,7 +80,8 @@ class Exporter:
         self._inbox = Inbox()
         self._own = OwnMetrics(exporter_version())
         self._board = Board()
-        limits = Limits(expected_gpus=chosen.expected_gpus)
+        life = timedelta(seconds=3 * chosen.interval_seconds)
+        limits = Limits(expected_gpus=chosen.expected_gpus, reading_life=max(Limits().reading_life, life))
         # Another exporter may be running beside `--once`: the file is its.
         state_file = StateFile(node.state_file, limits, read_only=chosen.once)
         kept = state_file.load().of_boot(node.clock().boot_id)

@@ -30,5 +30,9 @@ class Limits:
     longest_absence: timedelta = timedelta(minutes=2)
     """A longer gap between two folds means that nobody watched: quiet clocks start again."""
 
+    reading_life: timedelta = timedelta(minutes=1)
+    """A GPU that answered longer ago is unknown: its worker is stuck or dead. At least three intervals; a minute is
+    twice what taking eight GPUs without persistence mode lasts."""
+
     max_findings: int = 1024
     """Standing findings kept: 64 GPUs with 16 codes each. More are counted in `Ledger.dropped`, never swapped out."""

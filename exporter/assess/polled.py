@@ -76,7 +76,12 @@ def _row_remap(gpu: GpuReadings) -> Iterator[HealthEvent]:
 
 def expected_gpus(snapshot: Snapshot, limits: Limits) -> int:
     """GPUs that this node should have: the limit, and never less than this boot has shown."""
-    return max(limits.expected_gpus or 0, len(snapshot.gpus))
+    return max(limits.expected_gpus or 0, len(snapshot.gpus), snapshot.enumerated)
+
+
+def nameless(snapshot: Snapshot) -> int:
+    """GPUs that the driver enumerates and that never said who they are in this boot: lost or hung before we came."""
+    return max(0, snapshot.enumerated - sum(gpu.status is not GpuStatus.MISSING for gpu in snapshot.gpus))
 
 
 def node_events(snapshot: Snapshot, limits: Limits) -> Iterator[HealthEvent]:
@@ -84,7 +89,10 @@ def node_events(snapshot: Snapshot, limits: Limits) -> Iterator[HealthEvent]:
     expected = expected_gpus(snapshot, limits)
     if snapshot.driver_state in (DriverState.OK, DriverState.NO_GPU):
         yield good(DRIVER_FAILED, None, snapshot.taken_at)
-        if snapshot.enumerated >= expected:
+        if snapshot.enumerated >= expected and (unnamed := nameless(snapshot)):
+            message = f"{unnamed} of {snapshot.enumerated} GPUs cannot be identified: lost, or they do not answer"
+            yield _node_fault(GPU_MISSING, snapshot, message, Severity.WARNING, Advice.UNKNOWN)
+        elif snapshot.enumerated >= expected:
             yield good(GPU_MISSING, None, snapshot.taken_at)
         elif snapshot.enumerated or snapshot.driver_state is DriverState.NO_GPU:
             # 0 GPUs from a working driver means that the sweep never came to count them.

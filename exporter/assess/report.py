@@ -5,7 +5,8 @@ Health of a GPU, first match wins:
 | Standing findings and status                                                       | Health    |
 |------------------------------------------------------------------------------------|-----------|
 | a critical finding whose scope is not the application, other than `probe-hung`     | Unhealthy |
-| the probe hung or `probe-hung` stands, every call failed, or the driver is not there | Unknown |
+| the probe hung or `probe-hung` stands, every call failed, the driver is not there  | Unknown   |
+| it answered, but longer ago than `Limits.reading_life`                             | Unknown   |
 | lost, missing, or reset required                                                   | Unhealthy |
 | any other finding of severity warning, error or critical                           | Degraded  |
 | nothing, or findings of severity info only                                         | Healthy   |
@@ -19,7 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from exporter.assess.ledger import Ledger
-from exporter.assess.polled import expected_gpus
+from exporter.assess.limits import Limits
+from exporter.assess.polled import expected_gpus, nameless
 from exporter.health.codes import PROBE_HUNG, RECOVERY_ACTION
 from exporter.health.vocabulary import (
     SEVERITY_ORDER,
@@ -48,9 +50,13 @@ def report(
     exporter_version: str,
 ) -> HealthReport:
     """What the exporter says about its node; `pods` = holders by GPU UUID, as attribution made them of `mapping`."""
-    driver_answers = snapshot.driver_state is DriverState.OK
     gpus = tuple(
-        _device(gpu, _of(ledger.findings, gpu.identity.uuid), pods.get(gpu.identity.uuid, ()), driver_answers)
+        _device(
+            gpu,
+            _of(ledger.findings, gpu.identity.uuid),
+            pods.get(gpu.identity.uuid, ()),
+            answers(gpu, snapshot, ledger.limits),
+        )
         for gpu in snapshot.gpus
     )
     findings = tuple(sorted((f for f in ledger.findings if f.gpu is None), key=_worst_first))
@@ -62,12 +68,25 @@ def report(
         exporter_version=exporter_version,
         expected_gpus=expected_gpus(snapshot, ledger.limits),
         seen_gpus=snapshot.enumerated,
-        health=node_health((gpu.health for gpu in gpus), findings, snapshot.driver_state),
+        health=node_health((gpu.health for gpu in gpus), findings, doubtful=_doubtful(ledger, snapshot)),
         gpus=gpus,
         findings=findings,
         mapping_known=mapping.known,
         driver_state=snapshot.driver_state.value,
     )
+
+
+def answers(gpu: GpuReadings, snapshot: Snapshot, limits: Limits) -> bool:
+    """Whether what the GPU said may be believed now; one that is gone says nothing that could grow old."""
+    fresh = gpu.status is not GpuStatus.UP or snapshot.taken_at - gpu.taken_at <= limits.reading_life
+    return fresh and snapshot.driver_state is DriverState.OK
+
+
+def _doubtful(ledger: Ledger, snapshot: Snapshot) -> bool:
+    """Whether there may be a GPU of which nothing is known."""
+    named = {gpu.identity.uuid for gpu in snapshot.gpus}
+    heard_of = any(f.gpu is not None and f.gpu not in named and _damns(f) for f in ledger.findings)
+    return snapshot.driver_state is not DriverState.OK or nameless(snapshot) > 0 or heard_of
 
 
 def _of(findings: Iterable[Finding], gpu: str) -> tuple[Finding, ...]:
@@ -94,7 +113,7 @@ def _of_application(finding: Finding) -> bool:
 
 
 def _device(
-    gpu: GpuReadings, findings: tuple[Finding, ...], pods: tuple[DevicePod, ...], driver_answers: bool
+    gpu: GpuReadings, findings: tuple[Finding, ...], pods: tuple[DevicePod, ...], answered: bool
 ) -> DeviceReport:
     identity = gpu.identity
     return DeviceReport(
@@ -104,19 +123,19 @@ def _device(
         pci_bus_id=identity.pci_bus_id,
         serial=identity.serial,
         model=identity.model,
-        health=gpu_health(findings, gpu.status, driver_answers),
+        health=gpu_health(findings, gpu.status, answered),
         findings=findings,
         pods=pods,
         mig=identity.mig_uuids,
     )
 
 
-def gpu_health(findings: Iterable[Finding], status: GpuStatus, driver_answers: bool) -> Health:
+def gpu_health(findings: Iterable[Finding], status: GpuStatus, answered: bool) -> Health:
     """The decision table at the head of this file."""
     standing = tuple(findings)
     if any(_damns(finding) for finding in standing):
         return Health.UNHEALTHY
-    if status in UNREAD or not driver_answers or any(f.code == PROBE_HUNG for f in standing):
+    if status in UNREAD or not answered or any(f.code == PROBE_HUNG for f in standing):
         return Health.UNKNOWN
     if status in GONE:
         return Health.UNHEALTHY
@@ -129,13 +148,13 @@ def _damns(finding: Finding) -> bool:
     return finding.severity is Severity.CRITICAL and finding.scope is not Scope.APP and finding.code != PROBE_HUNG
 
 
-def node_health(gpus: Iterable[Health], findings: Iterable[Finding], driver_state: DriverState) -> Health:
-    """The worst of the GPUs and the node's own findings; Unknown at least when no driver answers."""
+def node_health(gpus: Iterable[Health], findings: Iterable[Finding], *, doubtful: bool) -> Health:
+    """The worst of the GPUs and the node's own findings; Unknown at least when there may be more than they tell."""
     seen = set(gpus)
     standing = tuple(findings)
     if any(_damns(finding) for finding in standing):
         seen.add(Health.UNHEALTHY)
-    if driver_state is not DriverState.OK:
+    if doubtful:
         seen.add(Health.UNKNOWN)
     if any(finding.severity is not Severity.INFO for finding in standing):
         seen.add(Health.DEGRADED)

@@ -135,6 +135,7 @@ def test_row_remap_grades() -> None:
         pytest.param(DriverState.OK, 2, 2, 1, None, id="more than expected is no fault"),
         pytest.param(DriverState.OK, 2, 2, 3, GPU_MISSING, id="one expected and never seen"),
         pytest.param(DriverState.OK, 2, 1, None, GPU_MISSING, id="one seen in this boot and gone"),
+        pytest.param(DriverState.OK, 2, 3, None, GPU_MISSING, id="one is enumerated and never said its name"),
         pytest.param(DriverState.OK, 2, 0, None, None, id="a sweep that counted nothing says nothing"),
         pytest.param(DriverState.NO_GPU, 0, 0, 2, GPU_MISSING, id="a driver without any GPU"),
         pytest.param(DriverState.NO_GPU, 0, 0, None, None, id="a node without GPUs"),
@@ -162,6 +163,8 @@ def test_a_driver_that_does_not_answer_takes_nothing_back() -> None:
 def test_node_grades() -> None:
     missing = the(GPU_MISSING, a_snapshot(), expected_gpus=2)
     assert (missing.severity, missing.scope, missing.advice) == (CRITICAL, NODE, Advice.REBOOT_NODE)
+    nameless = the(GPU_MISSING, a_snapshot(enumerated=2))
+    assert (nameless.severity, nameless.scope, nameless.advice) == (WARNING, NODE, Advice.UNKNOWN)
     failed = the(DRIVER_FAILED, a_snapshot(driver_state=DriverState.NO_DRIVER))
     assert (failed.severity, failed.scope, failed.advice) == (WARNING, NODE, Advice.UNKNOWN)
 

@@ -58,23 +58,23 @@ def test_gpu_health(standing: list[Finding], status: GpuStatus, driver_answers: 
 
 
 @pytest.mark.parametrize(
-    ("gpus", "standing", "driver", "health"),
+    ("gpus", "standing", "doubtful", "health"),
     [
-        pytest.param([HEALTHY, HEALTHY], [], DriverState.OK, HEALTHY, id="all well"),
-        pytest.param([], [], DriverState.OK, HEALTHY, id="nothing to judge"),
-        pytest.param([HEALTHY, DEGRADED], [], DriverState.OK, DEGRADED, id="the worst GPU"),
-        pytest.param([DEGRADED, UNKNOWN], [], DriverState.OK, UNKNOWN, id="unknown is worse than degraded"),
-        pytest.param([UNHEALTHY, UNKNOWN], [], DriverState.OK, UNHEALTHY, id="unhealthy is worse than unknown"),
-        pytest.param([HEALTHY], [CRITICAL], DriverState.OK, UNHEALTHY, id="a critical finding of the node"),
-        pytest.param([HEALTHY], [WARNING], DriverState.OK, DEGRADED, id="a warning of the node"),
-        pytest.param([HEALTHY], [INFO], DriverState.OK, HEALTHY, id="info of the node"),
-        pytest.param([HEALTHY], [WARNING], DriverState.NO_DRIVER, UNKNOWN, id="no driver"),
-        pytest.param([], [CRITICAL], DriverState.NO_GPU, UNHEALTHY, id="GPUs are missing though a driver answers"),
-        pytest.param([], [], DriverState.STARTING, UNKNOWN, id="starting"),
+        pytest.param([HEALTHY, HEALTHY], [], False, HEALTHY, id="all well"),
+        pytest.param([], [], False, HEALTHY, id="nothing to judge"),
+        pytest.param([HEALTHY, DEGRADED], [], False, DEGRADED, id="the worst GPU"),
+        pytest.param([DEGRADED, UNKNOWN], [], False, UNKNOWN, id="unknown is worse than degraded"),
+        pytest.param([UNHEALTHY, UNKNOWN], [], False, UNHEALTHY, id="unhealthy is worse than unknown"),
+        pytest.param([HEALTHY], [CRITICAL], False, UNHEALTHY, id="a critical finding of the node"),
+        pytest.param([HEALTHY], [WARNING], False, DEGRADED, id="a warning of the node"),
+        pytest.param([HEALTHY], [INFO], False, HEALTHY, id="info of the node"),
+        pytest.param([HEALTHY], [WARNING], True, UNKNOWN, id="doubt is worse than a warning"),
+        pytest.param([], [CRITICAL], True, UNHEALTHY, id="what is proven stands in doubt"),
+        pytest.param([], [], True, UNKNOWN, id="doubt alone"),
     ],
 )
-def test_node_health(gpus: list[Health], standing: list[Finding], driver: DriverState, health: Health) -> None:
-    assert node_health(gpus, standing, driver) is health
+def test_node_health(gpus: list[Health], standing: list[Finding], doubtful: bool, health: Health) -> None:
+    assert node_health(gpus, standing, doubtful=doubtful) is health
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,37 @@ def test_a_report_tells_everything() -> None:
     assert (told.gpus[1].pods, told.gpus[1].mig, told.gpus[1].health) == ((pod,), ("MIG-1",), HEALTHY)
     assert [f.code for f in told.findings] == ["gpu-missing"]
     assert told.health is UNHEALTHY
+
+
+@pytest.mark.parametrize(
+    ("status", "age", "health"),
+    [
+        pytest.param(GpuStatus.UP, 60, HEALTHY, id="read a minute ago"),
+        pytest.param(GpuStatus.UP, 60.1, UNKNOWN, id="nobody has read it for more than a minute"),
+        pytest.param(GpuStatus.LOST, 3600, UNHEALTHY, id="lost for an hour is lost"),
+        pytest.param(GpuStatus.HUNG, 3600, UNKNOWN, id="hung for an hour is unknown"),
+    ],
+)
+def test_an_old_reading_is_not_believed(status: GpuStatus, age: float, health: Health) -> None:
+    told = report(folded(), a_snapshot(a_gpu(0, status=status), seconds=age), KNOWN, {}, "1.0")
+    assert told.gpus[0].health is told.health is health
+
+
+def test_an_old_reading_takes_nothing_back() -> None:
+    told = report(folded(a_fault("xid-95")), a_snapshot(a_gpu(0), seconds=3600), KNOWN, {}, "1.0")
+    assert told.gpus[0].health is UNHEALTHY
+
+
+def test_a_gpu_that_never_said_its_name_makes_the_node_unknown() -> None:
+    told = report(folded(), a_snapshot(a_gpu(0), enumerated=2), KNOWN, {}, "1.0")
+    assert [gpu.health for gpu in told.gpus] == [HEALTHY]
+    assert (told.expected_gpus, told.seen_gpus, told.health) == (2, 2, UNKNOWN)
+
+
+def test_a_fault_of_a_gpu_that_nobody_shows_makes_the_node_unknown() -> None:
+    assert report(folded(a_fault("xid-79", gpu=uuid(9))), a_snapshot(a_gpu(0)), KNOWN, {}, "1.0").health is UNKNOWN
+    mild = a_fault("xid-31", gpu=uuid(9), severity=Severity.WARNING)
+    assert report(folded(mild), a_snapshot(a_gpu(0)), KNOWN, {}, "1.0").health is HEALTHY
 
 
 def test_a_node_without_a_driver_tells_that() -> None:
