@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.rig import binaries
 from tests.rig.control_plane import CONTROLLERS, ControlPlane
+from tests.rig.workfolder import cache
 
 
 def up(arguments: argparse.Namespace) -> None:
@@ -48,7 +49,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "build":
         binaries.build()
-        print(f"the rig's programs are in {binaries.cache()}")
+        print(f"the rig's programs are in {cache()}")
     else:
         up(arguments)
 

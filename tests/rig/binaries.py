@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.rig.workfolder import locked
+from tests.rig.workfolder import cache, locked
 
 SOURCES = Path(__file__).parent / "go"
 VERSION_PACKAGE = "k8s.io/component-base/version"
@@ -58,10 +58,6 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 NODE = (*CONTROL_PLANE, "kubelet", "device-plugin", "pause")
 
 
-def cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuward" / "rig"
-
-
 def find(program: str) -> Path | None:
     """Return the program's path, None when it is neither in KUBEBUILDER_ASSETS nor built yet."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
@@ -90,7 +86,6 @@ def build(programs: tuple[str, ...] = NODE) -> None:
         wanted = [program for program in module.programs if program in programs]
         if not missing(tuple(wanted)):
             continue
-        cache().mkdir(parents=True, exist_ok=True)
         with locked(cache() / f"{module.name}.lock"):
             if not module.bin.is_dir():
                 _build(module)

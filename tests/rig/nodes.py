@@ -1,9 +1,7 @@
 """Two real nodes on a real control plane; one such rig at a time on a machine."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.rig import cgroups
@@ -11,7 +9,7 @@ from tests.rig.audit import Audit
 from tests.rig.control_plane import ControlPlane
 from tests.rig.node import Node
 from tests.rig.waiting import eventually
-from tests.rig.workfolder import locked, work_folder
+from tests.rig.workfolder import cache, locked, work_folder
 
 READY_SECONDS = 90.0
 
@@ -38,7 +36,7 @@ def cluster(hardware: dict[str, tuple[str, int]]) -> Iterator[Cluster]:
     """Run one node per entry of `hardware` (name -> GPU profile and count), all Ready when this yields."""
     # Device plugin folder and run folder are each node's own; two rigs at once would still starve each other of CPU,
     # and the control groups of a crashed run can only be told from living ones by holding this lock.
-    with locked(Path(tempfile.gettempdir()) / ".gpuward-nodes-running.lock"), work_folder("n") as folder:
+    with locked(cache() / "nodes-running.lock"), work_folder("n") as folder:
         cgroups.remove_leftovers()
         audit = Audit(folder)
         with ControlPlane(controllers="full", flags=audit.flags()) as plane:

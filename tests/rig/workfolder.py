@@ -13,10 +13,16 @@ PREFIX = "gpuward-"
 OWNER = ".owner"
 
 
+def cache() -> Path:
+    """Return this user's cache folder of the rigs; locks live there too, so that /tmp stays clean."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuward" / "rig"
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`; the kernel lets go of it when the process ends in whatever way."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -29,7 +35,7 @@ def work_folder(kind: str) -> Iterator[Path]:
     """Yield a new folder of this `kind`, removed at the end; ownerless folders of the same kind are removed first."""
     base = Path(tempfile.gettempdir())
     pattern = f"{PREFIX}{kind}-"
-    with locked(base / f".{PREFIX}{kind}.lock"):
+    with locked(cache() / f"{kind}.lock"):
         for stale in base.glob(f"{pattern}*"):
             _remove_ownerless(stale)
         folder = Path(tempfile.mkdtemp(prefix=pattern, dir=base))
