@@ -31,7 +31,6 @@ from remediator.adapters.errors import (
 )
 from remediator.adapters.errors import Blocked as BlockedError
 from remediator.adapters.errors import Refused as RefusedError
-from remediator.adapters.incident_wire import manifest_of, status_of
 from remediator.adapters.quarantine.method import QuarantineMethod
 from remediator.adapters.recorder import Told
 from remediator.adapters.repair import JobRunner
@@ -50,6 +49,7 @@ from remediator.domain.actions import (
     SaveIncident,
     TellEvent,
 )
+from remediator.domain.incident_object import to_object, to_status_patch
 from remediator.domain.model import Incident
 from remediator.domain.outcomes import Blocked, Done, Outcome, Refused, Retry
 from remediator.domain.policy import Policy
@@ -257,17 +257,17 @@ class Executor:
 
     def _open(self, incident: Incident) -> Outcome:
         try:
-            created = self._hands.api.create(GPU_INCIDENTS, manifest_of(incident))
+            created = self._hands.api.create(GPU_INCIDENTS, to_object(incident))
         except AlreadyExists:
             return Retry(after_seconds=CONFLICT_RETRY, reason="the incident is there already: look again")
         ref = Ref(GPU_INCIDENTS, incident.name)
-        stored = self._hands.api.patch_status(ref, status_of(incident), created.metadata.resource_version)
+        stored = self._hands.api.patch_status(ref, to_status_patch(incident), created.metadata.resource_version)
         self._listeners.written(stored)
         return Done()
 
     def _save(self, incident: Incident) -> Outcome:
         ref = Ref(GPU_INCIDENTS, incident.name)
-        self._listeners.written(self._hands.api.patch_status(ref, status_of(incident), incident.resource_version))
+        self._listeners.written(self._hands.api.patch_status(ref, to_status_patch(incident), incident.resource_version))
         return Done()
 
     def _quarantine(self, order: Quarantine, brakes: Brakes) -> Outcome:

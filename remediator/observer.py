@@ -19,12 +19,12 @@ from exporter.health.wire import WireError, parse_timestamp, report_from_status
 from remediator.adapters import wire
 from remediator.adapters.api import KubeApi, Query
 from remediator.adapters.facts import job_facts, node_facts
-from remediator.adapters.incident_wire import IncidentUnreadable, incident_of
 from remediator.adapters.reflector import Followed, Reflector, ReflectorOptions, WatchHooks
 from remediator.adapters.resources import GPU_INCIDENTS, GPU_NODES, JOBS, LEASES, NODES
 from remediator.adapters.store import Change, ChangeKind
 from remediator.adapters.transport import Transport
 from remediator.domain.attention import AWAITING_REPLACEMENT, attention
+from remediator.domain.incident_reading import IncidentError, from_object
 from remediator.domain.model import (
     ClusterView,
     ExporterState,
@@ -206,10 +206,16 @@ class Observer:
     def _incident(self, item: wire.StatusCarrier) -> Incident | None:
         try:
             return incident_of(item)
-        except IncidentUnreadable as error:
-            log.error("incident cannot be read, nothing is done for it: %s", error)
+        except (IncidentError, wire.Garbled) as error:
+            log.error("incident cannot be read, nothing is done for it name=%s error=%s", item.metadata.name, error)
             self._listeners.failed("incidents")
             return None
+
+
+def incident_of(item: wire.StatusCarrier) -> Incident:
+    """The incident stored in `item`; raises IncidentError, Garbled."""
+    parts = {"spec": wire.plain(item.spec), "status": wire.plain(item.status)}
+    return from_object({"metadata": wire.to_plain(item.metadata), **parts})
 
 
 def _how_to_list(nodes: frozenset[str], incidents: tuple[Incident, ...]) -> dict[str, str]:

@@ -26,7 +26,8 @@ from remediator.domain.actions import (
     SaveIncident,
     TellEvent,
 )
-from remediator.domain.incident_object import from_object, to_object, to_status
+from remediator.domain.incident_object import to_object, to_status
+from remediator.domain.incident_reading import from_object
 from remediator.domain.model import (
     ClusterView,
     ExporterState,

@@ -10,14 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remediator.domain.incident_object import (
-    STATUS_FIELDS,
-    IncidentError,
-    from_object,
-    to_object,
-    to_status,
-    to_status_patch,
-)
+from remediator.adapters import wire
+from remediator.domain.incident_object import STATUS_FIELDS, to_object, to_status, to_status_patch
+from remediator.domain.incident_reading import IncidentError, from_object
 from remediator.domain.model import (
     Deferral,
     Fate,
@@ -31,8 +26,10 @@ from remediator.domain.model import (
     RepairRecord,
     ValidationRecord,
 )
+from remediator.observer import incident_of
 from tests.worlds import NOW, an_incident
 
+LATE = NOW.replace(microsecond=999_999)
 CRD = Path(__file__).parents[2] / "remediator/domain/crds/gpuincidents.gpuward.io.yaml"
 
 moments = st.datetimes(min_value=NOW.replace(tzinfo=None, year=2000)).map(lambda m: m.replace(tzinfo=NOW.tzinfo))
@@ -106,6 +103,13 @@ def incidents(draw: st.DrawFn) -> Incident:
 @given(incidents())
 def test_what_is_written_is_what_is_read(incident: Incident) -> None:
     assert from_object(json.loads(json.dumps(to_object(incident)))) == incident
+
+
+def test_what_the_server_adds_is_read_as_well() -> None:
+    incident = an_incident(Phase.DRAINING, uid="u1", resource_version="7", annotations={"a": "b"}, opened_at=LATE)
+    raw = to_object(incident)
+    raw["metadata"] |= {"uid": "u1", "resourceVersion": "7", "annotations": {"a": "b"}}
+    assert incident_of(wire.decode(json.dumps(raw).encode(), wire.StatusCarrier)) == incident
 
 
 def full() -> Incident:

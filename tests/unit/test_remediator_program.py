@@ -222,6 +222,42 @@ def test_a_disruption_budget_is_waited_for(cluster: EmbeddedCluster, world: Worl
     assert len(asked) == 2, "asked again before its time"
 
 
+@pytest.mark.parametrize(
+    ("playbook", "phase"),
+    [("repair: [ask-human]", "Repairing"), ("validate: {}, probationSeconds: 600", "Probation")],
+    ids=["a human is asked", "probation"],
+)
+def test_a_wait_is_written_once(
+    cluster: EmbeddedCluster, world: World, start: Start, playbook: str, phase: str
+) -> None:
+    for name in ("n1", "n2"):
+        world.add_node(name)
+    world.add_pod("n1", 0)
+    program = start(f"rules: [{{name: lost, mode: enforce, faults: [xid-79], playbook: {{{playbook}}}}}]")
+    world.fault("n1", 0)
+    eventually(lambda: world.phase() == "Repairing", 20)
+    if phase == "Probation":
+        world.reboot("n1")
+    eventually(lambda: world.phase() == phase and world.incidents()[0]["status"].get("deferral"), 20)
+    eventually(lambda: world.incidents()[0]["status"]["pods"][0]["fate"] == "Replaced")
+    program.loop.stop()
+    eventually(lambda: not program.executor.busy())
+    writes: list[str] = []
+
+    def note(call: Call) -> Reply | None:
+        if is_write(call):
+            writes.append(f"{call.method} {call.path}")
+        return None
+
+    program.loop.turn()  # may still have to write what the loop saw last
+    eventually(lambda: not program.executor.busy())
+    cluster.intercept(note)
+    first, second = program.loop.turn(), program.loop.turn()
+    eventually(lambda: not program.executor.busy())
+    assert (first.actions, second.actions) == ((), ())
+    assert writes == []
+
+
 def test_a_wrong_policy_file_changes_nothing_but_what_is_said(world: World, start: Start, tmp_path: Path) -> None:
     world.add_node("n1")
     world.add_node("n2")

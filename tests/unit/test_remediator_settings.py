@@ -1,27 +1,28 @@
 """Settings, the policy file's reload, the small decisions of the sweeps, the program's own ending."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from exporter.health import keys
-from remediator.cli import main
 from remediator.domain.model import ClusterView, JobFacts
 from remediator.domain.policy import Mode
 from remediator.domain.policy_errors import PolicyError
+from remediator.domain.states import TRANSITIONS
 from remediator.settings import SettingsError, load
 from remediator.settings_policy import PolicyFile, PolicyNews, parse
 from remediator.simulation.cluster import EmbeddedCluster
 from remediator.sweeps import Retention, expired_incidents, forgotten_jobs
 from tests.fakes.world import eventually
-from tests.unit.test_incident_wire import FULL
+from tests.worlds import an_incident
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -56,23 +57,60 @@ def test_identities_of_two_processes_on_one_host_differ() -> None:
     assert load([], "1")[1].identity != load([], "1")[1].identity
 
 
-def test_states_prints_the_diagram(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["states"]) == 0
-    assert capsys.readouterr().out.startswith("stateDiagram-v2\n")
+def remediator(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "remediator.cli", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False, env={**os.environ, **environment}
+    )
 
 
-def test_a_wrong_policy_at_start_ends_with_every_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_states_prints_the_diagram_of_the_table() -> None:
+    done = remediator("states")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *lines = done.stdout.splitlines()
+    assert first == "stateDiagram-v2"
+    assert all(re.fullmatch(r"    (\[\*\]|\w+) --> (\[\*\]|\w+)(: [a-z /]+)?", line) for line in lines), done.stdout
+    drawn = {tuple(line.split(": ")[0].strip().split(" --> ")) for line in lines}
+    moves = {(phase.value, target.value) for phase, row in TRANSITIONS.items() for target in row.values()}
+    ends = {(phase.value, "[*]") for phase, row in TRANSITIONS.items() if not row}
+    assert drawn == {("[*]", "Suspected"), *moves, *ends}
+
+
+def test_help_names_every_flag_its_default_and_the_environment() -> None:
+    done = remediator("--help", COLUMNS="200")
+    assert (done.returncode, done.stderr) == (0, "")
+    fixed = "--config.file --web.listen-address --kubeconfig --kube.api-server --kube.token-file --kube.ca-file"
+    fixed += " --namespace --log.level --log.format --identity --leader-elect --no-leader-elect states"
+    assert [word for word in fixed.split() if word not in done.stdout] == []
+    assert "(default: :9452)" in done.stdout
+    assert "GPU_REMEDIATOR_LOG_LEVEL" in done.stdout
+
+
+def test_a_wrong_policy_at_start_ends_with_every_problem(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("budget: {nodes: 0}\nrules: [{name: a, mode: kill}]")
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    try:
-        assert main(["--config.file", str(path), "--kube.api-server", "http://127.0.0.1:1"]) == 2
-    finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
-            signal.signal(number, handler)
-    told = capsys.readouterr().err
-    assert "budget.nodes" in told
-    assert "rules[0].mode: 'kill' is not allowed; allowed: observe, recommend, enforce" in told
+    # No API server is needed to say that the file is wrong.
+    done = remediator("--kube.api-server", "http://127.0.0.1:1", GPU_REMEDIATOR_CONFIG_FILE=str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"gpu-remediator: {path}: budget.nodes: ")
+    assert (
+        second == f"gpu-remediator: {path}: rules[0].mode: 'kill' is not allowed; allowed: observe, recommend, enforce"
+    )
+
+
+def test_a_policy_file_that_is_not_there_ends_it() -> None:
+    done = remediator("--kube.api-server", "http://127.0.0.1:1", "--config.file", "/nowhere/policy.yaml")
+    assert done.returncode == 2
+    assert "/nowhere/policy.yaml cannot be read: No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--mode", "enforce"), ("--log.level", "loud"), ("stats",)], ids=" ".join)
+def test_wrong_arguments_end_with_2_and_the_culprit(arguments: tuple[str, ...]) -> None:
+    done = remediator(*arguments)
+    assert done.returncode == 2
+    assert arguments[-1] in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_text_that_is_not_yaml_says_where() -> None:
@@ -103,8 +141,8 @@ def test_a_wrong_file_leaves_the_last_good_policy(tmp_path: Path, text: str) -> 
 
 def test_closed_incidents_are_kept_for_a_while_and_open_ones_always() -> None:
     day = timedelta(days=1)
-    closed = [replace(FULL, name=f"i{n}", closed_at=NOW - n * day) for n in (1, 5, 9)]
-    still_open = replace(FULL, name="open", closed_at=None, opened_at=NOW - 900 * day)
+    closed = [an_incident(name=f"i{n}", closed_at=NOW - n * day) for n in (1, 5, 9)]
+    still_open = an_incident(name="open", opened_at=NOW - 900 * day)
     view = ClusterView(nodes={}, incidents=(*closed, still_open))
     assert expired_incidents(view, Retention(days=7, count=10), NOW) == ("i9",)
     assert expired_incidents(view, Retention(days=30, count=1), NOW) == ("i9", "i5")
@@ -119,7 +157,7 @@ def test_only_finished_jobs_of_no_open_incident_are_forgotten() -> None:
         JobFacts(name="fresh", incident="gone", finished_at=NOW),
         JobFacts(name="running", incident="gone"),
     )
-    view = ClusterView(nodes={}, incidents=(replace(FULL, name="open", closed_at=None),), jobs=jobs)
+    view = ClusterView(nodes={}, incidents=(an_incident(name="open"),), jobs=jobs)
     assert forgotten_jobs(view, NOW) == ("orphan",)
 
 
