@@ -139,6 +139,21 @@ def info(page: Page) -> set[tuple[str, str]]:
     return {(each.labels["gpu"], each.labels["pci_bus_id"]) for each in page.series("gpu_info")}
 
 
+@pytest.mark.parametrize("fault", ["lost", "hang"])
+def test_a_gpu_that_failed_before_the_first_start_leaves_the_node_unknown(tmp_path: Path, fault: str) -> None:
+    """It cannot say its name any more; that must not look like a node with one GPU less."""
+    exporter = Exporter(tmp_path, simulate="h100x4")
+    state.create(exporter.silicon, "h100", 4, exporter.node)
+    state.inject(exporter.silicon, 1, fault)
+    with exporter:
+        page = exporter.until("the others answer", lambda page: ups(page) == [1.0] * 3, 15.0)
+        assert page.states("gpu_node_health") == {"Unknown"}
+        assert page.by("code", "gpu_node_finding", severity="warning") == {"gpu-missing": 1.0}
+        state.reboot(exporter.silicon)
+        page = exporter.until("a reboot brings it back", lambda page: ups(page) == [1.0] * 4, 15.0)
+        exporter.until("and all is well", lambda page: page.states("gpu_node_health") == {"Healthy"}, 10.0)
+
+
 def test_sigterm_ends_it_at_once_even_with_a_hung_gpu(exporter: Exporter) -> None:
     state.inject(exporter.silicon, 0, "hang")
     exporter.until("the hung GPU is named", lambda page: 0.0 in ups(page), 10.0)

@@ -77,6 +77,7 @@ BROKEN = {
 """What a kubelet can do, and the words for it."""
 
 
+@pytest.mark.slow
 def test_a_kubelet_that_does_not_answer_makes_the_mapping_unknown_and_never_empty(tmp_path: Path) -> None:
     """All of them at the same time: each case is waiting for the most part."""
     with ExitStack() as stack:
