@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What can fail here is the boot id, the port, and a simulated node's file: nothing works without them.
         log.error("cannot start", extra=fields(error=failed))
         return 1
+    finally:
+        node.leave()
 
 
 class Exporter:

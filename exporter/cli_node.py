@@ -33,6 +33,15 @@ class Node:
     boot_id_path: Path
     simulate_state_path: Path | None
     """State file of a simulated node; None = this machine."""
+    temporary: bool = False
+    """A simulated node that nobody asked to keep: its files go with us."""
+
+    def leave(self) -> None:
+        """Remove what is temporary."""
+        if self.temporary and self.simulate_state_path is not None:
+            path = self.simulate_state_path
+            for leftover in path.parent.glob(f"{path.name}*"):
+                leftover.unlink(missing_ok=True)
 
 
 def real_node(chosen: Settings) -> Node:
@@ -80,6 +89,7 @@ def simulated_node(chosen: Settings) -> Node:
         state_file=chosen.state_file or path.with_name(f"{path.name}.exporter"),
         boot_id_path=chosen.boot_id_path or BOOT_ID_PATH,
         simulate_state_path=path,
+        temporary=chosen.simulate_state_file is None,
     )
 
 

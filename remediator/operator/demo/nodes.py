@@ -93,15 +93,24 @@ class SimulatedNodes:
         """Repair and validation Jobs end; everything else runs on."""
         step = (pod["metadata"].get("labels") or {}).get(keys.STEP_LABEL)
         if step == "repair":
-            timer = threading.Timer(REPAIR_SECONDS, self._reboot, [node])
-            self._timers.append(timer)
-            timer.start()
-            # The reboot takes the Job's pod with it long before.
-            return Run(seconds=REPAIR_SECONDS * 100)
+            return self._repair(node, pod["spec"]["containers"][0])
         if step == "validate":
             broken = any(gpu.lost or gpu.hung or gpu.missing for gpu in state.load(self.state_path(node)).gpus)
             return Run(seconds=VALIDATE_SECONDS, exit_code=1 if broken else 0)
         return None
+
+    def _repair(self, node: str, container: Obj) -> Run:
+        if container["name"] == "reset":
+            try:
+                state.reset_gpu(self.state_path(node), int(container["command"][-1]))
+            except state.ResetRefused:
+                return Run(seconds=REPAIR_SECONDS, exit_code=1)
+            return Run(seconds=REPAIR_SECONDS)
+        timer = threading.Timer(REPAIR_SECONDS, self._reboot, [node])
+        self._timers.append(timer)
+        timer.start()
+        # The reboot takes the Job's pod with it long before.
+        return Run(seconds=REPAIR_SECONDS * 100)
 
     def _reboot(self, node: str) -> None:
         if self._kubelets:

@@ -62,27 +62,37 @@ def workloads() -> list[dict[str, Any]]:
 
 
 def policy() -> dict[str, Any]:
-    """Enforce for certain faults: drain the node, reboot it by a Job, validate by a Job, five seconds of probation."""
+    """Enforce for certain faults, each with the narrowest repair that helps; five seconds of probation."""
+    after = {"validate": {"job": _job("validate"), "timeoutSeconds": 60}, "probationSeconds": 5}
     return {
         "budget": {"nodes": 1},
         "rules": [
             {
-                "name": "certain-gpu-faults",
+                "name": "gpu-off-the-bus",
                 "mode": "enforce",
-                "faults": ["xid-79", "xid-48", "xid-95", "gpu-lost"],
+                "faults": ["xid-79", "gpu-lost"],
                 "playbook": {
-                    # A GPU off the bus comes back with a reboot only, and a reboot hits every pod of the node:
-                    # so they are moved first, one at a time where a budget says so.
+                    # It comes back with a reboot only, and a reboot hits every pod of the node: so they are moved
+                    # first, one at a time where a budget says so.
                     "drain": {"pods": "node"},
                     "repair": [{"name": "reboot", "needs": "node", "timeoutSeconds": 120, "job": _job("reboot")}],
-                    "validate": {"job": _job("validate"), "timeoutSeconds": 60},
-                    "probationSeconds": 5,
+                    **after,
                 },
-            }
+            },
+            {
+                "name": "memory-fault",
+                "mode": "enforce",
+                "faults": ["xid-48", "xid-95"],
+                "playbook": {
+                    # A reset of that GPU is enough: pods on its siblings go on.
+                    "repair": [{"name": "reset", "needs": "gpu", "timeoutSeconds": 120, "job": _job("reset")}],
+                    **after,
+                },
+            },
         ],
     }
 
 
 def _job(what: str) -> dict[str, Any]:
-    container = {"name": what, "image": f"demo/{what}:1", "command": [what, "{{node}}", "{{gpu}}"]}
+    container = {"name": what, "image": f"demo/{what}:1", "command": [what, "{{node}}", "{{gpuIndex}}"]}
     return {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}
