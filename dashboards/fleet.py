@@ -190,7 +190,7 @@ def _remediation(page: dashboard.Dashboard) -> None:
                 description="Targets out of service by us against what the policy allows.",
                 unit="percentunit",
             ),
-            "max(gpuward_remediator_budget_used / (gpuward_remediator_budget_limit > 0)) or vector(0)",
+            "max(gpuward_remediator_nodes_out / (gpuward_remediator_nodes_out_allowed > 0)) or vector(0)",
             steps(GREY, (0.01, YELLOW), (1, RED)),
         )
     )

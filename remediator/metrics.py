@@ -20,7 +20,9 @@ from prometheus_client import (
 )
 
 from remediator.domain.budgets import ledger
+from remediator.domain.deferrals import Code
 from remediator.domain.model import ClusterView, Incident, Phase
+from remediator.domain.outcomes import Blocked, Done, Refused, Retry
 from remediator.domain.policy import Policy
 
 PREFIX = "gpuward_remediator"
@@ -70,6 +72,9 @@ class Metrics:
         self._closed = self._counter("incidents_closed", "Incidents that ended, by how.", "outcome")
         self._actions = self._counter("actions", "Actions carried out by kind and outcome.", "action", "outcome")
         self._evictions = self._counter("evictions", "Evictions asked for by result.", "result")
+        for outcome in (Done, Retry, Refused, Blocked):
+            # From 0 on, so that the first eviction is an increase that a rate can see.
+            self._evictions.labels(outcome.__name__.lower())
         self._watch_events = self._counter("watch_events", "Events received, bookmarks included.", "kind")
         self._relists = self._counter("watch_relists", "Times a store was filled from a list.", "kind")
         self._reconnects = self._counter("watch_reconnects", "Streams that ended, by reason.", "kind", "reason")
@@ -161,9 +166,9 @@ class Metrics:
 
     def waiting(self, codes: Iterable[str]) -> None:
         """The reasons of the last turn's waits."""
-        self._deferrals.clear()
-        for code, count in Tally(codes).items():
-            self._deferrals.labels(str(code)).set(count)
+        counts = Tally(str(code) for code in codes)
+        for code in Code:
+            self._deferrals.labels(code.value).set(counts[code.value])
 
     def opened(self, view: ClusterView, incident: Incident) -> None:
         """An incident is about to be opened: how long did the fault stand unseen?"""
