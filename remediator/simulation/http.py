@@ -166,7 +166,7 @@ class ApiHttpServer:
                 return
             if watch.bookmarks and now >= bookmark_at:
                 bookmark_at = now + self.behaviour.bookmark_seconds
-                await send({"type": "http.response.body", "body": watch.bookmark(), "more_body": True})
+                await send({"type": "http.response.body", "body": b"".join(watch.bookmark()), "more_body": True})
             until = min(deadline, bookmark_at if watch.bookmarks else deadline)
             await _first(event, gone, until - now)
 

@@ -40,26 +40,26 @@ class Watch:
 
     def lines(self) -> list[bytes]:
         """What is new since the last call; sets `over` when the watch has fallen behind the history."""
-        if self.opening:
-            first, self.opening = self.opening, []
-            return first
+        # Together with the opening: nobody rings for a change that came between the opening and the first call.
+        out, self.opening = self.opening, []
         if self.over or self.cursor >= self.store.revision:
-            return []
+            return out
         try:
             changes = self.store.changes(self.target.resource.id, self.cursor)
         except ApiError:
             self.over = True
-            return []
-        out: list[bytes] = []
+            return out
         for change in changes:
             self.cursor = change.revision
             out += self._told(change)
         return out
 
-    def bookmark(self) -> bytes:
-        """The periodic mark of progress."""
+    def bookmark(self) -> list[bytes]:
+        """The periodic mark of progress, after all that it vouches for."""
         with self.store.lock:
-            return self._bookmark(max(self.cursor, self.store.revision), {})
+            out = self.lines()
+            self.cursor = max(self.cursor, self.store.revision)
+            return out if self.over else [*out, self._bookmark(self.cursor, {})]
 
     def _told(self, change: Change) -> Iterator[bytes]:
         now, before = self._selected(change.object), change.previous is not None and self._selected(change.previous)
