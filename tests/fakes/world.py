@@ -1,13 +1,13 @@
-"""A small GPU cluster on the embedded API server: nodes, exporters' words, workloads, and who brings pods back.
+"""A small GPU cluster on an API server: nodes, exporters' words, workloads, and who brings pods back.
 
 Only what the remediator sees is here; the real exporter, scheduler and kubelets join in tests/e2e.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from exporter.health import keys
 from exporter.health.vocabulary import (
@@ -23,15 +23,23 @@ from exporter.health.vocabulary import (
     Severity,
 )
 from exporter.health.wire import report_to_status
-from remediator.simulation.cluster import EmbeddedCluster
+from remediator.simulation.calls import Reply
 
 PODS = "/api/v1/namespaces/team/pods"
+
+
+class Server(Protocol):
+    """The API server: `EmbeddedCluster`, or a real one (tests/rig/world_server.py)."""
+
+    def request(self, method: str, path: str, body: Any = None) -> Reply: ...
+
+    def apply(self, objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]: ...
 
 
 class World:
     """State of the machines; writes what exporters, kubelets and controllers would write."""
 
-    def __init__(self, cluster: EmbeddedCluster, gpus: int = 2) -> None:
+    def __init__(self, cluster: Server, gpus: int = 2) -> None:
         self.cluster = cluster
         self.gpus = gpus
         self.boots: dict[str, int] = {}
