@@ -84,7 +84,11 @@ def test_an_xid_fires_its_alert_and_every_panel_shows_data(fleet: Fleet) -> None
     assert len(asked) >= 15
     eventually("every panel shows data", lambda: empty(fleet.prometheus, asked) == expected, 20.0)
     numbers = {"GPUs": 10.0, "Unhealthy": 2.0, "Unknown": 0.0, "Not answering": 2.0, "Blind nodes": 0.0}
-    assert {title: shown(fleet, title)[0].value for title in numbers} == numbers
+    eventually(
+        f"the numbers are {numbers}",
+        lambda: {title: shown(fleet, title)[0].value for title in numbers} == numbers,
+        20.0,
+    )
     (hurt,) = shown(fleet, "Pods on GPUs that are not healthy")
     assert (hurt.labels["gpu"], hurt.labels["pod"]) == (lost, f"train-{lost[4:8]}")
 
