@@ -14,6 +14,8 @@ help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "gpuward needs Python >= 3.11; say which: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock && \
 	  uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . ; \
