@@ -73,7 +73,9 @@ def simulated_node(chosen: Settings) -> Node:
     if chosen.simulate is None:
         raise ValueError("settings without a simulation")
     profile, count = chosen.simulate
-    path = chosen.simulate_state_file or location.state_path(chosen.node)
+    # `--once` beside an exporter that simulates a node of that name must not boot or remove the other's.
+    name = f"{chosen.node}.once-{os.getpid()}" if chosen.once else chosen.node
+    path = chosen.simulate_state_file or location.state_path(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if chosen.simulate_state_file is None or not _fits(path, profile, count):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.simulation import state
+from exporter.simulation import location, state
 from tests.rig.exporter import LEFT_BEHIND, PROGRAM, Page
 from tests.rig.promtool import check_metrics
 
@@ -51,3 +51,17 @@ def test_the_sources_are_shown_at_work_and_not_as_it_stops_them(tmp_path: Path) 
     page = once(tmp_path, "t4x2")
     assert page.states("gpuward_exporter_source_state", source="kernel-log") == {"ok"}
     assert page.states("gpuward_exporter_source_state", source="nvml") == {"ok"}
+
+
+def test_a_look_leaves_a_running_simulation_of_that_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(location.FOLDER_VARIABLE, str(tmp_path))
+    running = location.state_path("n1")
+    state.create(running, "h100", 8, "n1")
+    state.inject(running, 3, "lost")
+    before = running.read_bytes()
+    command = [PROGRAM, "--simulate", "t4x2", "--once", "--node.name", "n1", "--interval", "1"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert Page(ended.stdout).states("gpu_node_health") == {"Healthy"}
+    assert running.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"n1.json", "n1.json.kmsg", "n1.json.lock"}
