@@ -97,7 +97,7 @@ class Elector:
                 thread.join(self._times.renew_deadline)
         # Not only when leading: the reply to a successful request may still have been on its way.
         if release and self._may_hold:
-            survive("release lease", self._release)
+            survive("release lease", self._release_or_leave)
 
     def _ask(self) -> None:
         while not self._stopping.is_set():
@@ -201,6 +201,13 @@ class Elector:
             self._leading = False
         log.warning("no longer leading identity=%s reason=%s", self._identity, why)
         survive("stop leading", self._reign.stopped)
+
+    def _release_or_leave(self) -> None:
+        try:
+            self._release()
+        except ApiError as error:
+            # Nothing is lost but time: the others wait until it expires.
+            log.warning("lease not released lease=%s error=%s", self._lease, error)
 
     def _release(self) -> None:
         lease = self._api.get(self._lease)

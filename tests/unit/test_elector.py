@@ -180,6 +180,18 @@ def test_stopping_releases_and_the_next_need_not_wait(cluster: Cluster) -> None:
     assert first.calls == ["started", "stopped"]
 
 
+def test_a_lease_that_cannot_be_released_is_left_without_an_alarm(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = cluster.candidate("a")
+    eventually(lambda: one.leads)
+    cluster.state.mode = "reset"
+    one.elector.stop()
+    told = [record for record in caplog.records if record.getMessage().startswith("lease not released")]
+    assert len(told) == 1
+    assert not any(record.exc_info for record in caplog.records), "a server that is down is no bug of ours"
+
+
 def test_a_wall_clock_that_is_wrong_changes_nothing(cluster: Cluster) -> None:
     first = cluster.candidate("a")
     eventually(lambda: first.leads)
