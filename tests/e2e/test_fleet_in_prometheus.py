@@ -1,34 +1,37 @@
-"""A real Prometheus scrapes two real exporters: our alert fires, our rules evaluate, every panel of ours shows data."""
+"""A real Prometheus scrapes two exporters and a remediator: alerts fire, rules evaluate, every panel shows data."""
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
+from exporter.health import keys
 from exporter.readings import PodDevice
 from exporter.simulation import state
 from exporter.simulation.kubelet_socket import KubeletSocket
+from remediator.simulation.cluster import EmbeddedCluster
 from tests.rig.dashboards import empty, panels
 from tests.rig.exporter import Exporter
+from tests.rig.processes import Process, free_port
 from tests.rig.prometheus import Prometheus, Sample, require_prometheus
 from tests.rig.waiting import eventually
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("fleet")]
 
+REMEDIATOR = str(Path(sys.executable).with_name("gpu-remediator"))
 RULES = Path(__file__).parents[2] / "alerts" / "gpuward.rules.yaml"
-REMEDIATION = "gpuward_remediator_"
-"""Panels about this show data only where a remediator is scraped."""
 EMPTY_UNLESS: dict[str, str] = {}
 """Expression -> what must be the case for it to show data, where this fleet is not enough."""
 METRIC = re.compile(r"\b(?:gpu|gpuward)_[a-z_]+\b")
 
 
 class Fleet(NamedTuple):
-    """Two nodes and who watches them."""
+    """Two nodes, who watches them, and a remediator that only observes."""
 
     prometheus: Prometheus
     hopper: Exporter
@@ -40,15 +43,28 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Eight H100 and two T4, a pod on each GPU of the first node."""
     require_prometheus()
     with ExitStack() as stack:
-        hopper = Exporter(tmp_path_factory.mktemp("hopper"), node="hopper")
-        turing = Exporter(tmp_path_factory.mktemp("turing"), simulate="t4x2", node="turing")
+        cluster = stack.enter_context(EmbeddedCluster())
+        publish = ("--kube.publish", "on", "--kube.api-server", cluster.url)
+        hopper = Exporter(tmp_path_factory.mktemp("hopper"), *publish, node="hopper")
+        turing = Exporter(tmp_path_factory.mktemp("turing"), *publish, simulate="t4x2", node="turing")
+        cluster.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.NAMESPACE}}])
+        cluster.apply(a_node(exporter.node) for exporter in (hopper, turing))
         for exporter in (hopper, turing):
             kubelet = stack.enter_context(KubeletSocket(exporter.kubelet_socket))
             gpus = [("nvidia.com/gpu", gpu) for gpu in exporter.uuids()]
             kubelet.set_pods([pod_on(gpu) for _, gpu in gpus] if exporter is hopper else [], gpus)
             stack.enter_context(exporter)
-        targets = {"gpu-exporter": [hopper.target, turing.target]}
+        remediator = f"127.0.0.1:{free_port()}"
+        flags = [f"--web.listen-address={remediator}", f"--kube.api-server={cluster.url}", "--no-leader-elect"]
+        process = Process([REMEDIATOR, *flags], tmp_path_factory.mktemp("remediator") / "log")
+        stack.callback(process.stop)
+        targets = {"gpu-exporter": [hopper.target, turing.target], "gpu-remediator": [remediator]}
         yield Fleet(stack.enter_context(Prometheus(targets, [RULES])), hopper, turing)
+
+
+def a_node(name: str) -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True"}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"conditions": [ready]}}
 
 
 def pod_on(gpu: str) -> PodDevice:
@@ -80,7 +96,7 @@ def test_an_xid_fires_its_alert_and_every_panel_shows_data(fleet: Fleet) -> None
         "xid": "79",
     }
     expected = set(EMPTY_UNLESS)
-    asked = panels(without=REMEDIATION)
+    asked = panels()
     assert len(asked) >= 15
     eventually("every panel shows data", lambda: empty(fleet.prometheus, asked) == expected, 20.0)
     numbers = {"GPUs": 10.0, "Unhealthy": 2.0, "Unknown": 0.0, "Not answering": 2.0, "Blind nodes": 0.0}
@@ -102,7 +118,7 @@ def shown(fleet: Fleet, title: str) -> list[Sample]:
 def test_every_rule_evaluates_over_metrics_that_exist(fleet: Fleet) -> None:
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     assert fleet.prometheus.rules() == {rule["alert"]: "ok" for rule in rules}
-    names = {name for rule in rules for name in METRIC.findall(rule["expr"]) if not name.startswith(REMEDIATION)}
+    names = {name for rule in rules for name in METRIC.findall(rule["expr"])}
     assert len(names) >= 5
     missing = {name for name in names if not fleet.prometheus.query(name)}
     assert missing <= {"gpu_node_finding", "gpu_xid_last_timestamp_seconds"}, "these wait for a fault"
