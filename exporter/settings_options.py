@@ -158,5 +158,5 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(flag="--kube.lease-seconds", parse=_seconds(1, 600), default=30.0, metavar="SECONDS",
            help="Time between two heartbeats; three missed ones make the node's health Unknown (default 30)."),
     Option(flag="--expected-gpus", parse=_count, default=None, metavar="N",
-           help="GPUs this node should have (default: the most ever seen in this boot)."),
+           help="GPUs this node should have (default: the most ever seen, over reboots; say N after taking one out)."),
 )  # fmt: skip

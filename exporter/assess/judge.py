@@ -13,7 +13,7 @@ from exporter.readings import GpuReadings, GpuStatus, Snapshot
 
 def judge(ledger: Ledger, snapshot: Snapshot, now: datetime) -> Ledger:
     """`ledger` after everything that `snapshot` says; limits are those of the ledger."""
-    events = (*assess(snapshot, ledger.limits), *replacements(ledger, snapshot))
+    events = (*assess(snapshot, ledger.expectation), *replacements(ledger, snapshot))
     return remember(fold(ledger, events, snapshot.boot_id, now), snapshot, now)
 
 
@@ -55,4 +55,5 @@ def remember(ledger: Ledger, snapshot: Snapshot, now: datetime) -> Ledger:
     entries = tuple(
         replace(entry, quiet_since=now) if entry.finding.gpu in unread else entry for entry in ledger.entries
     )
-    return replace(ledger, slots=slots + kept, entries=entries)
+    most_seen = max(ledger.most_seen, snapshot.enumerated)
+    return replace(ledger, slots=slots + kept, entries=entries, most_seen=most_seen)

@@ -67,6 +67,16 @@ class Ledger:
     """Time of the last fold."""
     dropped: int = 0
     """Faults that had no room."""
+    most_seen: int = 0
+    """Most GPUs this node ever enumerated, earlier boots included: a GPU that does not come back after a reboot is
+    missing. `--expected-gpus` overrides it where a board was taken out for good."""
+
+    @property
+    def expectation(self) -> Limits:
+        """The limits, with the number of GPUs to expect where nobody has said it."""
+        if self.limits.expected_gpus is not None or not self.most_seen:
+            return self.limits
+        return replace(self.limits, expected_gpus=self.most_seen)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -66,7 +66,7 @@ def report(
         observed_at=snapshot.taken_at,
         driver_version=snapshot.driver.driver_version if snapshot.driver else None,
         exporter_version=exporter_version,
-        expected_gpus=expected_gpus(snapshot, ledger.limits),
+        expected_gpus=expected_gpus(snapshot, ledger.expectation),
         seen_gpus=snapshot.enumerated,
         health=node_health((gpu.health for gpu in gpus), findings, doubtful=_doubtful(ledger, snapshot)),
         gpus=gpus,

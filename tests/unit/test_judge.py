@@ -1,6 +1,7 @@
 """Stories over several snapshots: faults that come, stay and are really over; boards that are exchanged."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_board_that_moved_to_the_address_of_a_lost_one_is_no_exchange() -> Non
     ledger = told(Ledger(), 0, a_gpu(0, row_remap=a_remap(failure=True)), a_gpu(1))
     moved = a_gpu(0, identity=an_identity(1, pci_bus_id=address(0)), seconds=500)
     ledger = told(ledger, 500, moved, boot_id=NEXT_BOOT)
-    assert codes(ledger) == [ROW_REMAP_FAILURE]
+    assert codes(ledger) == [GPU_MISSING, ROW_REMAP_FAILURE]
     assert told(ledger, 510, moved, boot_id=NEXT_BOOT).findings == ledger.findings
 
 
@@ -130,9 +131,19 @@ def test_a_board_that_does_not_answer_proves_no_exchange() -> None:
 def test_the_slot_of_a_faulty_board_is_remembered_while_it_is_out() -> None:
     ledger = told(Ledger(), 0, a_gpu(0, row_remap=a_remap(failure=True)), a_gpu(1))
     ledger = told(ledger, 500, a_gpu(1, seconds=500), boot_id=NEXT_BOOT)
-    assert codes(ledger) == [ROW_REMAP_FAILURE]
-    new = a_gpu(0, identity=an_identity(0, uuid=uuid(42)), seconds=600)
-    assert codes(told(ledger, 600, new, a_gpu(1, seconds=600), boot_id=NEXT_BOOT)) == []
+    assert codes(ledger) == [GPU_MISSING, ROW_REMAP_FAILURE]
+    for seconds in (600, 610):
+        new = a_gpu(0, identity=an_identity(0, uuid=uuid(42)), seconds=seconds)
+        ledger = told(ledger, seconds, new, a_gpu(1, seconds=seconds), boot_id=NEXT_BOOT)
+    assert codes(ledger) == []
+
+
+def test_a_gpu_that_does_not_come_back_after_a_reboot_is_missing() -> None:
+    """Else the node would pass as healed with seven GPUs, the eighth dead."""
+    ledger = told(Ledger(), 0, a_gpu(0), a_gpu(1))
+    assert codes(told(ledger, 500, a_gpu(0, seconds=500), boot_id=NEXT_BOOT)) == [GPU_MISSING]
+    taken_out = replace(ledger, limits=Limits(expected_gpus=1))
+    assert codes(told(taken_out, 500, a_gpu(0, seconds=500), boot_id=NEXT_BOOT)) == []
 
 
 def test_a_missing_gpu_is_the_nodes_trouble_until_all_are_there() -> None:
