@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=HasMetadata)
 
+WATCH_BACKOFF = BackoffLimits(longest=10.0)
+"""A third of what client-go waits: two replicas with five watches cost a server nothing that comes back, and until
+they are back no fault is seen."""
+
 Told = Callable[[Change], None]
 """Must be quick: it runs on the watch thread."""
 
@@ -59,7 +63,7 @@ class ReflectorOptions:
     """A server that ignores sendInitialEvents never marks their end: give up and list pages. 5,000 nodes take 6 s."""
     old_enough: float = 5.0
     """Age at which a stream has proved itself even without an event."""
-    backoff: BackoffLimits = field(default_factory=BackoffLimits)
+    backoff: BackoffLimits = WATCH_BACKOFF
     watch_list: bool = True
     """Whether to try sendInitialEvents at all."""
 

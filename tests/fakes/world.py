@@ -104,7 +104,7 @@ class World:
                         "apiVersion": "apps/v1",
                         "kind": "ReplicaSet",
                         "name": owner,
-                        "uid": f"uid-{owner}",
+                        "uid": self._owner(owner),
                         "controller": True,
                     }
                 ]
@@ -112,6 +112,14 @@ class World:
             self.where[name] = (node, gpu)
             self.report(node)
             return name
+
+    def _owner(self, name: str) -> str:
+        """The UID of a controller of that name; a real garbage collector deletes pods of owners that do not exist."""
+        labels, meta = {"app": name}, {"name": name, "namespace": "team"}
+        pods = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "x:1"}]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": pods}
+        made = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta, "spec": spec}
+        return str(self.cluster.apply([made])[0]["metadata"]["uid"])
 
     def fault(self, node: str, gpu: int, code: str = "xid-79") -> None:
         with self._lock:

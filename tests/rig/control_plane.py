@@ -83,7 +83,15 @@ class ControlPlane:
 
     def restart_apiserver(self) -> None:
         """Restart kube-apiserver on the same port: every watch ends and old resourceVersions answer 410."""
+        self.stop_apiserver()
+        self.start_apiserver()
+
+    def stop_apiserver(self) -> None:
+        """Leave nobody on the API server's port until start_apiserver()."""
         self._servers.pop("kube-apiserver").stop()
+
+    def start_apiserver(self) -> None:
+        """Return when it is ready again, on the same port."""
         self._start_apiserver()
 
     @property
