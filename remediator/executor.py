@@ -49,12 +49,14 @@ from remediator.domain.actions import (
     SaveIncident,
     TellEvent,
 )
-from remediator.domain.incident_object import to_object, to_status_patch
+from remediator.domain.incident_object import to_object, to_status, to_status_patch
 from remediator.domain.model import Incident
 from remediator.domain.outcomes import Blocked, Done, Outcome, Refused, Retry
 from remediator.domain.policy import Policy
 from remediator.executor_brakes import Brakes, Sources
 from remediator.executor_outcomes import OutcomeBook
+from remediator.executor_rest import Resting, rest_after
+from remediator.executor_stored import ADVICE, complaint, lacking
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +115,7 @@ class _Chain:
     brakes: Brakes
     left: deque[Action]
     look_again: float | None = None
+    rest: float | None = None
     evictions: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -129,6 +132,7 @@ class Executor:
         self._busy: set[str] = set()
         self._ended: dict[str, int] = {}
         self._endings = 0
+        self._resting = Resting()
         self._stopping = False
         self._chains = ThreadPoolExecutor(CHAIN_WORKERS, thread_name_prefix="chain")
         self._evictions = ThreadPoolExecutor(EVICTION_WORKERS, thread_name_prefix="evict")
@@ -139,7 +143,7 @@ class Executor:
             return self._endings
 
     def submit(self, plan: Plan, policy: Policy, mark: int) -> int:
-        """Start the chains of `plan` that neither are under way nor ended since `mark`; returns how many."""
+        """Start the chains of `plan` that neither are under way, nor rest, nor ended since `mark`; returns how many."""
         started = 0
         brakes = Brakes(self._sources, policy)
         for actions in plan.chains():
@@ -147,7 +151,7 @@ class Executor:
             with self._lock:
                 if self._stopping:
                     return started
-                if name in self._busy or self._ended.get(name, 0) > mark:
+                if name in self._busy or self._ended.get(name, 0) > mark or self._resting.rests(name):
                     continue
                 self._busy.add(name)
                 self._chains.submit(self._advance, _Chain(name, brakes, deque(actions)))
@@ -177,6 +181,7 @@ class Executor:
                 return
             if action.gates and not isinstance(outcome, Done):
                 chain.left.clear()
+        self._resting.ended(chain.name, chain.rest)
         with self._lock:
             self._busy.discard(chain.name)
             self._endings += 1
@@ -219,12 +224,13 @@ class Executor:
             log.exception("action failed action=%s key=%s", what, action.key)
             self._listeners.hooks.failed("executor")
             outcome = Retry(after_seconds=30.0, reason=f"internal error: {type(error).__name__}")
-        self.book.note(action.key, outcome, self._sources.now())
+        past = self.book.note(action.key, outcome, self._sources.now())
         self._listeners.hooks.acted(what, type(outcome).__name__)
         if not isinstance(outcome, Done):
             log.info("action=%s key=%s outcome=%s", what, action.key, outcome)
             with chain.lock:
-                chain.look_again = _sooner(chain.look_again, outcome)
+                chain.rest = rest_after(action, past) or chain.rest
+                chain.look_again = _sooner(_sooner(chain.look_again, _wish(outcome)), chain.rest)
         else:
             log.debug("action=%s key=%s done note=%s", what, action.key, outcome.note)
         return outcome
@@ -260,15 +266,21 @@ class Executor:
             created = self._hands.api.create(GPU_INCIDENTS, to_object(incident))
         except AlreadyExists:
             return Retry(after_seconds=CONFLICT_RETRY, reason="the incident is there already: look again")
-        ref = Ref(GPU_INCIDENTS, incident.name)
-        stored = self._hands.api.patch_status(ref, to_status_patch(incident), created.metadata.resource_version)
-        self._listeners.written(stored)
-        return Done()
+        return self._store(incident, created.metadata.resource_version)
 
     def _save(self, incident: Incident) -> Outcome:
+        return self._store(incident, incident.resource_version)
+
+    def _store(self, incident: Incident, version: str) -> Outcome:
         ref = Ref(GPU_INCIDENTS, incident.name)
-        self._listeners.written(self._hands.api.patch_status(ref, to_status_patch(incident), incident.resource_version))
-        return Done()
+        stored = self._hands.api.patch_status(ref, to_status_patch(incident), version)
+        self._listeners.written(stored)
+        missing = lacking(to_status(incident), wire.plain(stored.status))
+        if missing is None:
+            return Done()
+        self._listeners.hooks.failed("crd")
+        self._hands.tell(complaint(stored, missing))
+        return Refused(reason=f"the API server dropped {missing}: {ADVICE}")
 
     def _quarantine(self, order: Quarantine, brakes: Brakes) -> Outcome:
         method = self._hands.methods.get(order.method)
@@ -346,11 +358,13 @@ def _unknown_method(name: str) -> Outcome:
     return Refused(reason=f"this version knows no quarantine method {name!r}")
 
 
-def _sooner(known: float | None, outcome: Outcome) -> float | None:
-    after = outcome.after_seconds if isinstance(outcome, Retry | Blocked) else None
-    if after is None:
-        return known
-    return after if known is None else min(known, after)
+def _wish(outcome: Outcome) -> float | None:
+    return outcome.after_seconds if isinstance(outcome, Retry | Blocked) else None
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    known = [seconds for seconds in (one, other) if seconds is not None]
+    return min(known, default=None)
 
 
 def _told(event: TellEvent) -> Told:

@@ -17,15 +17,16 @@ class OutcomeBook:
         self._lock = threading.Lock()
         self._past: dict[str, PastOutcome] = {}
 
-    def note(self, key: str, outcome: Outcome, now: datetime) -> None:
+    def note(self, key: str, outcome: Outcome, now: datetime) -> PastOutcome:
         """Remember `outcome`; the same kind again in a row raises the streak."""
         with self._lock:
             before = self._past.get(key)
             again = before is not None and type(before.outcome) is type(outcome)
             streak = before.streak + 1 if before is not None and again else 1
-            self._past[key] = PastOutcome(key=key, outcome=outcome, at=now, streak=streak)
+            noted = self._past[key] = PastOutcome(key=key, outcome=outcome, at=now, streak=streak)
             if len(self._past) > SWEEP_AT:
                 self._past = {k: past for k, past in self._past.items() if now - past.at < KEPT}
+            return noted
 
     def all(self) -> dict[str, PastOutcome]:
         """A copy, for the next view."""
