@@ -17,11 +17,15 @@ from remediator.domain.deferrals import Code, Wait
 from remediator.domain.model import Fate, Incident, PodFacts, PodRecord
 from remediator.domain.occupancy import live_pods, unmapped, victims, whole_node
 from remediator.domain.opt_out import opted_out
-from remediator.domain.outcomes import Blocked, Refused, Retry
+from remediator.domain.outcomes import Blocked, PastOutcome, Refused, Retry
 from remediator.domain.states import Signal
 
 BACKOFF_SECONDS = (5.0, 10.0, 20.0, 30.0)
 """Pauses between tries against a disruption budget. Faster only burns the API server: one try costs it 100 ms."""
+REFUSED_SECONDS = 60.0
+"""Pause after a refusal that only a human can lift (two budgets on one pod): they do lift it, and then it goes on."""
+STUCK = 3
+"""So many tries in a row that did not get through are worth a reason in the incident."""
 MAX_PODS = 256
 """Bound of the CRD."""
 LATE_SECONDS = 10
@@ -162,18 +166,23 @@ def _evict(case: Case, pod: PodFacts, record: PodRecord) -> tuple[PodRecord, Evi
         uid=pod.uid,
         grace_seconds=case.playbook.drain.grace_seconds,
     )
-    past = case.past(action.key)
+    due = action if case.now >= retry_at(case, action.key) else None
+    refused = _refused(case.past(action.key))
+    if refused is not None:
+        return replace(record, fate=Fate.BLOCKED, reason=refused[:256]), due
     evicting = replace(record, fate=Fate.EVICTING, reason="", evicted_at=record.evicted_at or case.now)
-    if past is not None and isinstance(past.outcome, Refused):
-        return replace(record, fate=Fate.BLOCKED, reason=past.outcome.reason[:256]), None
-    if past is not None and isinstance(past.outcome, Blocked):
-        blocked = replace(record, fate=Fate.BLOCKED, reason=past.outcome.reason[:256])
-        return blocked, action if case.now >= retry_at(case, action.key) else None
-    if case.just_done(action.key):
-        return evicting, None
-    if past is not None and isinstance(past.outcome, Retry) and case.now < retry_at(case, action.key):
-        return evicting, None
-    return evicting, action
+    return evicting, None if case.just_done(action.key) else due
+
+
+def _refused(past: PastOutcome | None) -> str | None:
+    """Why the eviction does not get through, as far as it is worth saying."""
+    match past.outcome if past else None:
+        case Refused(reason=reason) | Blocked(reason=reason):
+            return reason
+        case Retry(reason=reason, after_seconds=after) if past and past.streak >= STUCK and after >= 1:
+            return reason
+        case _:
+            return None
 
 
 def retry_at(case: Case, key: str) -> datetime:
@@ -185,6 +194,8 @@ def retry_at(case: Case, key: str) -> datetime:
             return later(past.at, max(pause, after or 0.0))
         case Retry(after_seconds=after) if past:
             return later(past.at, after)
+        case Refused() if past:
+            return later(past.at, REFUSED_SECONDS)
         case _:
             return case.now
 

@@ -147,7 +147,10 @@ TRIES: list[tuple[str, dict[str, PastOutcome], bool, Fate]] = [
     ("the server's Retry-After counts", after(replace(BUDGET, after_seconds=20), 19), False, Fate.BLOCKED),
     ("server busy", after(Retry(after_seconds=10, reason="429"), 9), False, Fate.EVICTING),
     ("server no longer busy", after(Retry(after_seconds=10, reason="429"), 10), True, Fate.EVICTING),
-    ("refused for good: said, not repeated", after(Refused(reason="two budgets"), 600), False, Fate.BLOCKED),
+    ("refused: said, not repeated soon", after(Refused(reason="two budgets"), 59), False, Fate.BLOCKED),
+    ("refused: asked again, a human may have mended it", after(Refused(reason="2"), 60), True, Fate.BLOCKED),
+    ("never gets through: said", after(Retry(after_seconds=15, reason="403"), 9, streak=3), False, Fate.BLOCKED),
+    ("waits its turn at a budget", after(Retry(after_seconds=0.25, reason="t"), 9, streak=9), True, Fate.EVICTING),
 ]
 
 
@@ -159,6 +162,14 @@ def test_evictions_are_tried_with_pauses(outcomes: dict[str, PastOutcome], tried
     (waits,) = decided.deferrals
     assert waits.code == ("eviction-blocked" if fate is Fate.BLOCKED else "pods-leaving")
     assert waits.retry_at > NOW
+
+
+def test_a_refused_eviction_is_not_written_down_every_second() -> None:
+    refused = after(Refused(reason="two budgets"), 1)
+    (incident,) = plan(draining((a_pod("x"), 3), outcomes=refused), a_policy(), NOW).incidents
+    again = draining((a_pod("x"), 3), incident=incident, outcomes=refused)
+    actions = plan(again, a_policy(), NOW + timedelta(seconds=10)).actions
+    assert not any(isinstance(action, SaveIncident) for action in actions)
 
 
 def test_a_terminating_pod_is_waited_for_and_not_evicted_again() -> None:
