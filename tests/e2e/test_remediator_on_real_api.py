@@ -125,6 +125,7 @@ def test_it_waits_for_server_rights_and_definitions(real_control_plane: ControlP
     finally:
         plane.start_apiserver()
     await_refused(remediator, "nodes", "http-403")
+    assert forbidden(plane) > 0, "the witness of the story below sees refusals"
     plane.apply(shipped(*RIGHTS))
     await_missing(remediator, "gpunodes, gpuincidents")
     await_refused(remediator, "gpunodes", "http-404")
