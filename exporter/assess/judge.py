@@ -20,7 +20,8 @@ def judge(ledger: Ledger, snapshot: Snapshot, now: datetime) -> Ledger:
 def replacements(ledger: Ledger, snapshot: Snapshot) -> Iterator[HealthEvent]:
     """Proofs of exchanged boards: a UUID never seen here at the address of a known one, or another serial number.
 
-    A known board that only moved to another address (PCI numbers shift when a GPU drops out) proves nothing.
+    A known board that only moved to another address (PCI numbers shift when a GPU drops out) proves nothing, and
+    neither does an address that NVML did not tell.
     """
     known = {slot.uuid: slot for slot in ledger.slots}
     seated = {gpu.identity.uuid for gpu in snapshot.gpus if gpu.status is GpuStatus.UP}
@@ -34,7 +35,7 @@ def replacements(ledger: Ledger, snapshot: Snapshot) -> Iterator[HealthEvent]:
                 yield _replaced(identity.uuid, gpu)
             continue
         for gone in ledger.slots:
-            if gone.pci_bus_id == identity.pci_bus_id and gone.uuid not in seated:
+            if identity.pci_bus_id and gone.pci_bus_id == identity.pci_bus_id and gone.uuid not in seated:
                 yield _replaced(gone.uuid, gpu)
 
 

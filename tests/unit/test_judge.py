@@ -122,6 +122,15 @@ def test_two_boards_that_changed_places_are_no_exchange() -> None:
     assert codes(told(ledger, 500, here, there, boot_id=NEXT_BOOT)) == [ROW_REMAP_FAILURE]
 
 
+def test_boards_without_a_pci_address_are_no_exchange_for_each_other() -> None:
+    """A driver may refuse the address of every GPU; that is not one slot for all of them."""
+    lost = a_gpu(0, identity=an_identity(0, pci_bus_id=""), row_remap=a_remap(failure=True))
+    ledger = told(Ledger(), 0, lost)
+    gone = a_gpu(0, identity=an_identity(0, pci_bus_id=""), status=GpuStatus.LOST, seconds=500)
+    other = a_gpu(1, identity=an_identity(1, pci_bus_id=""), seconds=500)
+    assert codes(told(ledger, 500, gone, other)) == [GPU_LOST, ROW_REMAP_FAILURE]
+
+
 def test_a_board_that_does_not_answer_proves_no_exchange() -> None:
     ledger = told(Ledger(), 0, a_gpu(0, row_remap=a_remap(failure=True)))
     strange = a_gpu(0, identity=an_identity(0, uuid=uuid(42)), status=GpuStatus.FAILED, seconds=10)
