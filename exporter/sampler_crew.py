@@ -234,14 +234,17 @@ class Crew:
         answer = self._probe.answered(attentive_since, now)
         if answer is None or index is None:
             return
+        hung = self._probe.hung
         self._dismiss_probe()
         if answer:
             LOG.warning("GPU %d answers again", index)
             self.exclusions.answered(index)
             self._dismiss_sweeper(now)
-        else:
+        elif hung:
             self._exclude(index, now)
             turn.fresh = True
+        else:
+            self.exclusions.hung(index, now)
 
     def _start_probe(self, now: float) -> None:
         index = self.exclusions.due(now)

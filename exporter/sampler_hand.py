@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exporter.messages import Attached, BrokenStream, Mark, Message, Swept, WorkerSettings
-from exporter.watchdog import FINE, Verdict, Watch, judge
+from exporter.watchdog import FINE, State, Verdict, Watch, judge
 
 
 class Process(Protocol):
@@ -56,6 +56,9 @@ class Hand:
 class Probe(Hand):
     """A worker that tries the one GPU that hung, so that a second hang costs nobody else anything."""
 
+    hung = False
+    """Whether a call on the GPU did not return. A probe that died or found no driver says nothing about the GPU."""
+
     def answered(self, attentive_since: float, now: float) -> bool | None:
         """Whether the GPU answered (that it is lost is an answer too); None = not yet known."""
         try:
@@ -74,4 +77,6 @@ class Probe(Hand):
                     return True
                 case _:
                     pass
-        return None if self.verdict(attentive_since, now) is FINE else False
+        verdict = self.verdict(attentive_since, now)
+        self.hung = verdict.state is State.HUNG_GPU
+        return None if verdict is FINE else False

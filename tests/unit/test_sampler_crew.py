@@ -101,6 +101,27 @@ def test_a_hung_gpu_is_tried_by_a_probe_of_its_own_until_it_answers() -> None:
     assert world.crew.restarts == 1, "what was planned is no restart"
 
 
+def test_a_probe_that_finds_no_driver_does_not_call_a_released_gpu_hung() -> None:
+    """While a GPU is reset the driver may refuse to start, and nothing of that is a call that did not return."""
+    world = World()
+    world.begin()
+    assert world.crew.release("GPU-2", until=30.0, now=world.now)
+    world.turn()
+    main = world.workers.last
+    main.said.append(attached(0, 1, 3))
+    world.idle()
+    world.turn(31.0)
+    probe = world.workers.last
+    assert probe.settings.only == 2
+    probe.said.append(DriverGone(state=DriverState.NO_DRIVER, details="in reset"))
+    world.turn()
+    probe.closed = True
+    world.turn()
+    assert probe.is_gone() and world.status(2) is GpuStatus.FAILED
+    world.turn(RETRY_SECONDS)
+    assert world.workers.last not in (main, probe), "it is tried again"
+
+
 def test_workers_that_cannot_be_ended_are_left_behind_up_to_a_limit_and_said() -> None:
     world = World()
     world.workers.shape = lambda process: setattr(process, "unkillable", True)
