@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from exporter.assess.judge import judge
-from exporter.assess.report import report
+from exporter.assess.report import believable, report
 from exporter.assess.xids import count, located
 from exporter.attribution.devices import holders
 from exporter.exposition import SECTIONS
@@ -143,6 +143,7 @@ class Loop:
         else:
             self._take(snapshot, joined(self._early, news), now)
             self._early = NOTHING
+        snapshot = believable(snapshot, now, self._kept.ledger.limits)
         mapping = self._mapping(now)
         pods = holders(mapping, snapshot.gpus)
         told = report(self._kept.ledger, snapshot, mapping, pods, self._settings.version)

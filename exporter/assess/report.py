@@ -18,6 +18,7 @@ to act on.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from exporter.assess.ledger import Ledger
 from exporter.assess.limits import Limits
@@ -80,6 +81,22 @@ def answers(gpu: GpuReadings, snapshot: Snapshot, limits: Limits) -> bool:
     """Whether what the GPU said may be believed now; one that is gone says nothing that could grow old."""
     fresh = gpu.status is not GpuStatus.UP or snapshot.taken_at - gpu.taken_at <= limits.reading_life
     return fresh and snapshot.driver_state is DriverState.OK
+
+
+def believable(snapshot: Snapshot, now: datetime, limits: Limits) -> Snapshot:
+    """`snapshot` as it may be shown at `now`: readings older than `Limits.reading_life` are void.
+
+    Whoever takes the snapshots may be stuck while everybody else goes on.
+    """
+    return replace(
+        snapshot,
+        gpus=tuple(
+            GpuReadings(identity=gpu.identity, status=GpuStatus.FAILED, taken_at=gpu.taken_at)
+            if gpu.status is GpuStatus.UP and now - gpu.taken_at > limits.reading_life
+            else gpu
+            for gpu in snapshot.gpus
+        ),
+    )
 
 
 def _doubtful(ledger: Ledger, snapshot: Snapshot) -> bool:

@@ -114,6 +114,20 @@ def test_a_snapshot_becomes_a_page_a_status_and_a_report(world: World) -> None:
     assert [report.health for report in world.sink.reports] == [Health.HEALTHY]
 
 
+def test_a_sampler_that_fell_silent_leaves_nothing_healthy_and_no_old_reading(world: World) -> None:
+    """The loop turns without it, and would go on to tell the last good minute for ever."""
+    world.turn(a_snapshot(a_gpu(0, power_watts=100.0), a_gpu(1, status=GpuStatus.LOST)))
+    world.turn(seconds=59)
+    power, up = f'gpu_power_watts{{gpu="{uuid(0)}"}}', f'gpu_up{{gpu="{uuid(0)}"}}'
+    assert (world.value(power), world.value(up)) == (100, 1)
+    world.turn(seconds=61)
+    assert (world.value(power), world.value(up)) == (None, 0)
+    assert [gpu.health for gpu in world.sink.reports[-1].gpus] == [Health.UNKNOWN, Health.UNHEALTHY]
+    assert world.sink.reports[-1].observed_at == at(0)
+    world.turn(a_snapshot(a_gpu(0, power_watts=90.0, seconds=70), seconds=70), seconds=70)
+    assert (world.value(power), world.value(up)) == (90, 1)
+
+
 def test_ages_grow_when_nothing_comes(world: World) -> None:
     world.turn(a_snapshot())
     world.turn(seconds=25)
