@@ -11,8 +11,12 @@ Laws:
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from exporter.health.vocabulary import BootId
+
+MODES: Final = "modes"
+"""Subject (see `GpuReadings.failed`) that tells MIG and its instances."""
 
 
 class GpuStatus(StrEnum):

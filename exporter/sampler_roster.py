@@ -5,14 +5,17 @@ Laws:
 2. When a GPU stops answering, its readings go and its identity stays.
 3. The time of a silence is when it was noticed, and does not move while it lasts.
 4. No clock here: every statement comes with its time.
+5. The MIG instances of a GPU that cannot list them now are those it listed last: whose pods run on a faulty GPU is
+   asked by their UUIDs.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from exporter.messages import Attached
-from exporter.readings import DriverInfo, DriverState, GpuIdentity, GpuReadings, GpuStatus
+from exporter.readings import MODES, DriverInfo, DriverState, GpuIdentity, GpuReadings, GpuStatus
 
 DRIVER_SUBJECT = "driver"
 RELEASED_SUBJECT = "released"
@@ -64,7 +67,7 @@ class Roster:
         for identity in attached.identities:
             known = self._gpus.get(identity.uuid)
             if known is None or known.identity.index != identity.index:
-                self._silence(identity, GpuStatus.FAILED, now)
+                self._silence(self._with_instances(identity), GpuStatus.FAILED, now)
         unattached = dict(attached.unattached)
         for gpu in self.gpus:
             index = gpu.identity.index
@@ -76,6 +79,8 @@ class Roster:
 
     def swept(self, readings: GpuReadings) -> None:
         """A worker has read this GPU."""
+        if readings.status is not GpuStatus.UP or MODES in readings.failed:
+            readings = replace(readings, identity=self._with_instances(readings.identity))
         self._gpus[readings.identity.uuid] = readings
         for subject in readings.failed:
             self.failures[readings.identity.uuid, subject] += 1
@@ -100,6 +105,12 @@ class Roster:
         status = GpuStatus.MISSING if state is DriverState.NO_GPU else GpuStatus.FAILED
         for gpu in self.gpus:
             self._silence(gpu.identity, status, now, () if status is GpuStatus.MISSING else (DRIVER_SUBJECT,))
+
+    def _with_instances(self, identity: GpuIdentity) -> GpuIdentity:
+        known = self._gpus.get(identity.uuid)
+        if identity.mig_uuids or known is None:
+            return identity
+        return replace(identity, mig_uuids=known.identity.mig_uuids)
 
     def _silence(self, identity: GpuIdentity, status: GpuStatus, now: datetime, failed: tuple[str, ...] = ()) -> None:
         before = self._gpus.get(identity.uuid)

@@ -17,7 +17,7 @@ from exporter.readers.nvml_calls import Calls, unpaced
 from exporter.readers.nvml_identity import identify
 from exporter.readers.nvml_library import GONE, DriverDown, GpuGone, driver_down
 from exporter.readers.nvml_subjects import SUBJECTS, Values
-from exporter.readings import GpuIdentity, GpuReadings, GpuStatus
+from exporter.readings import MODES, GpuIdentity, GpuReadings, GpuStatus
 
 SUBJECT_NAMES: tuple[str, ...] = tuple(name for name, _ in SUBJECTS)
 _SUBJECT = dict(SUBJECTS)
@@ -39,7 +39,8 @@ class GpuReader:
         self.identity = identity
         self._calls = calls
         self._values: Values = {}
-        self._modes: tuple[object, object] | None = None
+        self._mig = False
+        self._modes: tuple[object, ...] | None = None
 
     def begin(self, pace: Callable[[], None] = unpaced) -> None:
         """Start a sweep of this GPU; `pace` is asked before each call and ends the subject by raising `OutOfTime`."""
@@ -60,15 +61,18 @@ class GpuReader:
         """What this sweep read; `seconds` is what it took."""
         values = dict(self._values)
         failed = self._calls.failed
-        mig = values.pop("mig", False)
-        if mig:
+        mig, instances = values.pop("mig", None), values.pop("mig_uuids", ())
+        # Without an answer the mode is the last one: a GPU does not leave MIG by failing a call.
+        if MODES not in failed and mig is not None:
+            self._mig = mig
+            self.identity = replace(self.identity, mig_uuids=instances)
+        if self._mig:
             # NVML calls every link down while MIG is on; that is no statement about the links.
             values.pop("nvlinks", None)
-        identity = replace(self.identity, mig_uuids=values.pop("mig_uuids", ()))
-        self._notice_modes((mig, values.get("ecc_mode")))
+        self._notice_modes((self._mig, self.identity.mig_uuids, values.get("ecc_mode")))
         status = GpuStatus.FAILED if failed and not self._calls.answered else GpuStatus.UP
         return GpuReadings(
-            identity=identity,
+            identity=self.identity,
             status=status,
             taken_at=now,
             failed=tuple(sorted(failed)),
@@ -80,8 +84,8 @@ class GpuReader:
         """Identity and status of a GPU that was lost in this sweep; every reading is void."""
         return GpuReadings(identity=self.identity, status=status, taken_at=now, sweep_seconds=seconds)
 
-    def _notice_modes(self, modes: tuple[object, object]) -> None:
-        """A GPU that went into or out of MIG or ECC supports other calls than before."""
+    def _notice_modes(self, modes: tuple[object, ...]) -> None:
+        """A GPU that went into or out of MIG or ECC, or whose instances changed, supports other calls than before."""
         if self._modes is not None and modes != self._modes:
             self._calls.forget()
         self._modes = modes

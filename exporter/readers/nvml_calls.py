@@ -87,7 +87,7 @@ class Calls:
         try:
             answer = function(self.handle, *arguments)
         except pynvml.NVMLError as error:
-            self._judge(error.value, key, UNSUPPORTED)
+            self.judge(error.value, key, UNSUPPORTED)
             return None
         except ValueError:
             # The binding decodes strings: a garbled one (broken InfoROM) is a failed reading.
@@ -119,7 +119,7 @@ class Calls:
         for (field, subject), entry in zip(wanted, answers or (), strict=False):
             self.subject = subject
             if entry.nvmlReturn != pynvml.NVML_SUCCESS:
-                self._judge(entry.nvmlReturn, ("field", field), UNSUPPORTED_FIELD)
+                self.judge(entry.nvmlReturn, ("field", field), UNSUPPORTED_FIELD)
                 continue
             value = getattr(entry.value, _VALUE_MEMBER.get(entry.valueType, "ullVal"))
             if value not in SENTINELS:
@@ -127,7 +127,8 @@ class Calls:
         self.subject = before
         return values
 
-    def _judge(self, code: int, key: Key, unsupported: frozenset[int]) -> None:
+    def judge(self, code: int, key: Key, unsupported: frozenset[int]) -> None:
+        """What a call that failed with `code` means. Raises `GpuGone`, `DriverDown`."""
         if code in unsupported:
             self._unsupported.add(key)
         elif code in GONE:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pynvml
 
-from exporter.readers.nvml_calls import Calls
+from exporter.readers.nvml_calls import UNSUPPORTED, Calls
 from exporter.readings import GpuIdentity
 
 # Words of our own for NVML's numbers; a newer number is no name rather than a wrong one.
@@ -67,7 +67,7 @@ def pci_bus_id(pci: Any) -> str:
 
 
 def mig_uuids(calls: Calls) -> tuple[str, ...]:
-    """UUIDs of the MIG devices that exist now, in slot order; slots are sparse."""
+    """UUIDs of the MIG devices that exist now, in slot order; slots are sparse. Raises `GpuGone`, `DriverDown`."""
     found: list[str] = []
     for slot in range(calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
         # An empty slot answers NOT_FOUND, which is a fact here and not a failure, so `ask` does not fit.
@@ -75,5 +75,5 @@ def mig_uuids(calls: Calls) -> tuple[str, ...]:
             found.append(str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(calls.handle, slot))))
         except pynvml.NVMLError as error:
             if error.value not in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
-                calls.failed.add(calls.subject)
+                calls.judge(error.value, ("mig", slot), UNSUPPORTED)
     return tuple(found)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pynvml
 
-from exporter.readers.nvml_calls import SENTINELS, Calls, known
+from exporter.readers.nvml_calls import Calls, known
 from exporter.readers.nvml_identity import mig_uuids
-from exporter.readings import ClockReading, EccCount, NvLinkState, PcieLink, RowRemap
+from exporter.readings import MODES, ClockReading, EccCount, NvLinkState, PcieLink, RowRemap
 
 Values = dict[str, Any]
 Subject = Callable[[Calls], Values]
@@ -231,12 +231,12 @@ def count_compute_processes(handle: Any) -> int:
         elif code != pynvml.NVML_SUCCESS:
             raise pynvml.NVMLError(code)
         else:
-            return 0 if count.value in SENTINELS else int(count.value)
+            return int(count.value)
 
 
 SUBJECTS: tuple[tuple[str, Subject], ...] = (
     ("fields", fields),
-    ("modes", modes),
+    (MODES, modes),
     ("ecc", ecc),
     ("row-remap", row_remap),
     ("temperature", temperature),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -146,6 +147,16 @@ def test_processes_are_counted_and_make_the_gpu_busy(boot: Callable[[str, int], 
     gpu = read_until(node.readers()[0], lambda readings: readings.compute_processes == 100)
     assert gpu.compute_processes == 100, "more than the first buffer holds"
     assert gpu.utilization_ratio == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_process_count_that_is_not_available_is_not_an_idle_gpu(boot: Callable[[str, int], Node]) -> None:
+    reader = boot("h100", 1).readers()[0]
+
+    def unavailable(_handle: object, count: Any, _buffer: object) -> None:
+        count._obj.value = 0xFFFFFFFF
+
+    pynvml.nvmlLib.nvmlDeviceGetComputeRunningProcesses_v3 = library.Function(unavailable)
+    assert read(reader).compute_processes is None
 
 
 def test_a_lost_gpu_keeps_its_identity_and_no_reading(boot: Callable[[str, int], Node]) -> None:

@@ -1,5 +1,7 @@
 """The roster never forgets a GPU within a boot and never keeps a reading of one that does not answer."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -98,6 +100,32 @@ def test_a_gpu_known_from_before_the_start_gives_a_lost_one_its_name() -> None:
     roster = Roster((a_gpu(0), a_gpu(1)), NOW)
     roster.attached(attached(a_gpu(0), count=2, lost=(1,)), (), LATER)
     assert statuses(roster)[1] == ("GPU-1", GpuStatus.LOST)
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [
+        pytest.param(lambda r, gpu: r.silent(0, GpuStatus.HUNG, LATER), id="it hangs"),
+        pytest.param(lambda r, gpu: r.swept(replace(up(gpu), status=GpuStatus.LOST)), id="it is lost in a sweep"),
+        pytest.param(lambda r, gpu: r.swept(up(gpu, "modes")), id="its instances cannot be listed"),
+        pytest.param(lambda r, gpu: r.attached(attached(a_gpu(1, "0"), count=2), (), LATER), id="its index moves"),
+    ],
+)
+def test_instances_of_a_gpu_that_cannot_list_them_stay_known(
+    silence: Callable[[Roster, GpuIdentity], None],
+) -> None:
+    """Whose pods run on a faulty GPU is asked by the UUIDs of its MIG instances: never more than when it is lost."""
+    roster = Roster((), NOW)
+    roster.attached(attached(a_gpu(0)), (), NOW)
+    roster.swept(up(replace(a_gpu(0), mig_uuids=("MIG-a", "MIG-b"))))
+    silence(roster, a_gpu(0))
+    assert roster.gpus[0].identity.mig_uuids == ("MIG-a", "MIG-b")
+
+
+def test_instances_that_were_removed_are_gone() -> None:
+    roster = Roster((replace(a_gpu(0), mig_uuids=("MIG-a",)),), NOW)
+    roster.swept(up(a_gpu(0)))
+    assert roster.gpus[0].identity.mig_uuids == ()
 
 
 def test_without_a_driver_nothing_is_known_of_any_gpu() -> None:
