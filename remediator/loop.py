@@ -16,7 +16,7 @@ from typing import Protocol
 
 from remediator.adapters.work_queue import WorkQueue
 from remediator.domain.actions import OpenIncident, Plan
-from remediator.domain.model import ClusterView, Fate
+from remediator.domain.model import ClusterView
 from remediator.domain.planner import plan
 from remediator.domain.policy import Policy
 from remediator.executor import Executor
@@ -29,13 +29,12 @@ IDLE_SECONDS = 10.0
 """A turn at least so often: silence (a heartbeat that stops) sends no event."""
 FILES_SECONDS = 2.0
 """The policy file is looked at this often."""
-MOVING_SECONDS = 1.0
-"""Pods are not watched, so their going and coming is looked for this often while it is waited for."""
+SOONEST_SECONDS = 0.25
+"""A wait that is due but cannot be served must not make us spin."""
 BREATH_FACTOR = 1.0
 """A busy loop rests as long as its last turn took, so that it never takes more than half a core..."""
 BREATH_MOST = 0.5
 """...but never longer than this many seconds."""
-MOVING = (Fate.EVICTING, Fate.GONE)
 
 
 class Leader(Protocol):
@@ -154,13 +153,9 @@ class Loop:
         return decided
 
     def _next(self, decided: Plan, now: datetime) -> float:
-        pods = [pod for incident in decided.incidents for pod in incident.pods]
-        if any(pod.fate in MOVING for pod in pods):
-            return MOVING_SECONDS
         if decided.next_look is None:
             return IDLE_SECONDS
-        # A wait that is due but cannot be served must not make us spin.
-        return max(MOVING_SECONDS / 4, (decided.next_look - now).total_seconds())
+        return max(SOONEST_SECONDS, (decided.next_look - now).total_seconds())
 
     def _measure(self, view: ClusterView, policy: Policy, decided: Plan, seconds: float) -> None:
         metrics = self._parts.metrics

@@ -144,6 +144,9 @@ class Observer:
         """Everything one turn may know; lists pods where `attention` asks for them."""
         bare = self.facts()
         reports = {name: node.exporter.report for name, node in bare.nodes.items()}
+        if not leader:
+            # A standby decides nothing, so it need not look at pods either.
+            return replace(bare, outcomes=outcomes)
         wanted = attention({n: r for n, r in reports.items() if r is not None}, bare.incidents)
         pods = self._lister.of_nodes(_how_to_list(wanted.nodes & bare.nodes.keys(), bare.incidents))
         around = {pod.namespace for listed in pods.values() for pod in listed if pod.gpus or _recorded(pod, bare)}

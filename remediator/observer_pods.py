@@ -25,6 +25,9 @@ NAMESPACE_FRESH = 2.0
 """Seconds; the executor reads the namespace again before each eviction."""
 IDLE_FRESH = 5.0
 """Seconds for nodes that only show a fault: nothing is decided on their pods before an incident is open."""
+OWNERS_REST = 20.0
+"""A namespace is listed again after so many times as long as its list took: one of thousands of pods costs the API
+server half a second, and a replacement is waited for every second."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,6 +42,8 @@ class PodLister:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="pods")
         self._namespaces: dict[str, tuple[float, NamespaceFacts | None]] = {}
         self._idle: dict[str, tuple[float, tuple[PodFacts, ...]]] = {}
+        self._around: dict[str, tuple[float, tuple[PodFacts, ...]]] = {}
+        """Pods by namespace, and until when they are fresh enough."""
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -60,8 +65,10 @@ class PodLister:
     def by_owner(self, namespaces: Iterable[str], owners: frozenset[str]) -> dict[str, tuple[PodFacts, ...]]:
         """Pods of `namespaces` whose controller is one of `owners`, by the controller's UID."""
         found: dict[str, list[PodFacts]] = {}
-        listed = self._each(sorted(namespaces), lambda name: self._list(Query(namespace=name, from_cache=True)))
-        for pods in listed.values():
+        names, now = sorted(namespaces), time.monotonic()
+        known = {name: self._around[name] for name in names if name in self._around and now < self._around[name][0]}
+        self._around = known | self._each([name for name in names if name not in known], self._of_namespace)
+        for _, pods in self._around.values():
             for pod in pods:
                 if pod.owner_uid in owners and pod.owner_uid is not None:
                     found.setdefault(pod.owner_uid, []).append(pod)
@@ -80,6 +87,12 @@ class PodLister:
 
     def _of_node(self, name: str, *, from_cache: bool) -> tuple[PodFacts, ...]:
         return self._list(Query(field_selector=f"spec.nodeName={name}", from_cache=from_cache))
+
+    def _of_namespace(self, name: str) -> tuple[float, tuple[PodFacts, ...]]:
+        began = time.monotonic()
+        pods = self._list(Query(namespace=name, from_cache=True))
+        ended = time.monotonic()
+        return ended + (ended - began) * OWNERS_REST, pods
 
     def _list(self, query: Query) -> tuple[PodFacts, ...]:
         listing = self._api.list(PODS, query)

@@ -233,7 +233,8 @@ def _finished(turn: _Turn) -> Plan:
         actions=tuple(turn.actions),
         deferrals=tuple(turn.deferrals),
         incidents=still_open,
-        next_look=min(moments, default=None),
+        # What was due before and still waits (a deadline under a brake) is no reason to look at full speed.
+        next_look=min((moment for moment in moments if moment > turn.now), default=None),
         summary=_summary(turn, still_open),
     )
 

@@ -277,3 +277,10 @@ def test_a_job_that_we_did_not_live_to_create_is_created_and_not_twice() -> None
     assert incident.repair is not None and again.name == incident.repair.job
     done = {again.key: PastOutcome(key=again.key, outcome=Done(), at=ago(2))}
     assert jobs(plan(a_view(FAULTY, incidents=[incident], outcomes=done), a_policy(), NOW)) == []
+
+
+def test_a_deadline_that_passed_under_a_brake_is_no_reason_to_spin() -> None:
+    incident = an_incident(Phase.REPAIRING, repair=ASKED, attempts={"repair": 1}, deadline=ago(5))
+    decided = plan(a_view(silent(tainted(with_fault(a_node()))), incidents=[incident]), a_policy(), NOW)
+    assert [waits.code for waits in decided.deferrals] == ["unknown-health"]
+    assert decided.next_look is not None and decided.next_look > NOW
