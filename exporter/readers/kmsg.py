@@ -147,11 +147,11 @@ class KmsgReader:
         self._say("ok", f"reading {source.name}")
         if self._backlog is None:
             self._tell_live(records, boot)
-        elif lines:
-            self._backlog.add(records)
         else:
-            self._tell_history(self._backlog, source, boot)
-            self._backlog = None
+            self._backlog.add(records)
+            if source.drained:
+                self._tell_history(self._backlog, source, boot)
+                self._backlog = None
         if lines:
             return 0.0
         return RETRY_SECONDS if source.descriptor() is not None else source.pause_seconds
@@ -190,7 +190,9 @@ class KmsgReader:
             return
         for record in backlog.records:
             at = _wall_time(record, boot)
-            if at is not None and at - now < CLOCK_SLACK and _is_news(record, self._told_until):
+            # The kernel's ring holds this boot only, and its clock drifts by minutes in months.
+            possible = at is not None and (at - now < CLOCK_SLACK or not isinstance(source, FileSource))
+            if at is not None and possible and _is_news(record, self._told_until):
                 self._tell(record, When(at=min(at, now), boot_id=boot.boot_id))
         if backlog.last is not None:
             self._remember(backlog.last, boot)

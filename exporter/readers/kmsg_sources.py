@@ -43,6 +43,8 @@ class Source(Protocol):
     """Times that the kernel overwrote lines before they were read."""
     pause_seconds: float
     """How long to wait between two reads where `descriptor` is None."""
+    drained: bool
+    """Whether the last `read` took everything that was there: in a flood no read ever finds nothing."""
 
     def read(self) -> tuple[str, ...]:
         """Lines since the last call. Raises `SourceFailed`."""
@@ -93,6 +95,7 @@ class DeviceSource:
         self.name = str(path)
         self.overruns = 0
         self.pause_seconds = FILE_PAUSE_SECONDS
+        self.drained = False
         self._descriptor = descriptor
 
     def read(self) -> tuple[str, ...]:
@@ -111,6 +114,7 @@ class DeviceSource:
             if not record:
                 break
             lines += record.decode("utf-8", "replace").splitlines()
+        self.drained = len(lines) < BURST
         return tuple(lines)
 
     def begun_anew(self) -> bool:
@@ -133,6 +137,7 @@ class FileSource:
         self.name = str(path)
         self.overruns = 0
         self.pause_seconds = FILE_PAUSE_SECONDS
+        self.drained = False
         self._path = path
         self._descriptor = descriptor
         self._offset = 0
@@ -145,6 +150,7 @@ class FileSource:
         if not piece:
             self._follow()
             piece = self._piece()
+        self.drained = len(piece) < CHUNK_BYTES
         self._offset += len(piece)
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
@@ -209,6 +215,7 @@ class SyslogSource:
         self.name = "syslog(2)"
         self.overruns = 0
         self.pause_seconds = RING_PAUSE_SECONDS
+        self.drained = True
         self._call = ctypes.CDLL(None, use_errno=True).klogctl
         self._size = self._ask(RING_SIZE, None, 0)
         self._buffer = ctypes.create_string_buffer(self._size)

@@ -248,6 +248,20 @@ def test_a_flood_does_not_prevent_stopping(node: Node) -> None:
     assert time.monotonic() - started < 2
 
 
+def test_a_flood_does_not_hold_back_the_history(node: Node) -> None:
+    node.write(line(1, 79))
+
+    def clock() -> BootClock:
+        """Asked between two reads: no read ever finds nothing new."""
+        node.write("5,2,2000000,-;audit: noise\n")
+        return node.boot
+
+    reader = KmsgReader(node.path, clock, node.told.append)
+    node.readers.append(reader)
+    reader.start()
+    until(lambda: node.xids() == [79])
+
+
 def test_a_history_is_bounded(node: Node) -> None:
     node.write(*(line(n, 31) for n in range(60_000)))
     node.reader()
@@ -306,6 +320,19 @@ def test_the_real_kernel_log(tmp_path: Path) -> None:
     time.sleep(0.5)
     again.stop()
     assert told() == 1
+
+
+@needs_kernel_log
+def test_the_kernels_own_clock_may_run_ahead() -> None:
+    """It is not slewed: after months it is minutes off, and the ring holds no other boot."""
+    mine = f"GPU-{uuid.uuid4()}"
+    node = Node(Path("/dev/kmsg"))
+    node.boot = BootClock(boot_id=BOOT, booted_at=datetime.now(UTC))
+    print_to_kernel_log(f"GPU reset executed: {mine}, success: true")
+    reader = node.reader()
+    until(lambda: any(isinstance(event, KernelNotice) and event.gpu == mine for event in node.told))
+    reader.stop()
+    assert all(event.observed_at <= datetime.now(UTC) for event in node.told)
 
 
 @needs_kernel_log
