@@ -17,11 +17,10 @@ from remediator.adapters.repair import JobRunner
 from remediator.adapters.resources import LEASES, Ref
 from remediator.adapters.transport import HttpTransport
 from remediator.adapters.work_queue import WorkQueue
-from remediator.domain.budgets import holds_node, ledger
-from remediator.domain.policy import Policy
 from remediator.executor import Executor, Hands
 from remediator.executor import Listeners as ExecutorListeners
 from remediator.executor_brakes import Sources
+from remediator.executor_budget import BudgetGate
 from remediator.health_server import HealthServer, Pages
 from remediator.loop import Loop, Parts
 from remediator.metrics import CONTENT_TYPE, Metrics
@@ -102,7 +101,9 @@ class Program:
             budgets=BudgetLocks(writer),
             tell=self._tell,
         )
-        sources = Sources(api=writer, policy=self._policies.current, over_budget=self._over_budget, now=_now)
+        sources = Sources(
+            api=writer, policy=self._policies.current, over_budget=BudgetGate(self.observer.facts).refusal, now=_now
+        )
         listeners = ExecutorListeners(hooks=self.metrics, written=self.observer.written, finished=self._chain_finished)
         return Executor(hands, sources, listeners)
 
@@ -170,16 +171,6 @@ class Program:
         if not news.valid:
             message = f"policy file refused, the last good one stays in force: {'; '.join(news.problems)}"
             self._tell(_about_namespace(self.settings.namespace, "PolicyRefused", message))
-
-    def _over_budget(self, policy: Policy, node_uid: str) -> str | None:
-        """Asked right before a quarantine. A node that was verified out before may always be marked again."""
-        view = self.observer.facts()
-        held = [i for i in view.incidents if i.node_uid == node_uid and holds_node(i)]
-        if any(i.quarantine is not None and i.quarantine.verified for i in held):
-            return None
-        book = ledger(view, policy.budget)
-        others = len(book.out - {node_uid})
-        return f"{others} other GPU nodes are out, the budget allows {book.allowed}" if others >= book.allowed else None
 
 
 def _connection(settings: Settings) -> Connection:

@@ -207,7 +207,7 @@ class MirrorCondition:
 
     @property
     def key(self) -> str:
-        return f"condition/{self.node}"
+        return f"condition/{self.node}/{self.status}"
 
 
 @dataclass(frozen=True, kw_only=True)

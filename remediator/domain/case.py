@@ -87,12 +87,16 @@ class Case:
 
     def just_done(self, key: str) -> bool:
         """The action was finished so recently that our watches may not show it yet."""
-        past = self.past(key)
-        return past is not None and isinstance(past.outcome, Done) and self.since(past.at) < SETTLE_SECONDS
+        return settling(self.past(key), self.now)
 
     def since(self, moment: datetime) -> float:
         """Seconds from `moment` to now, never negative: a stamp from the future counts as now."""
         return max(0.0, (self.now - moment).total_seconds())
+
+    def last_word(self, key: str) -> str:
+        """`: <reason>` when the latest try of the action did not work, for the end of a sentence; else empty."""
+        past = self.past(key)
+        return f": {past.outcome.reason}" if past is not None and not isinstance(past.outcome, Done) else ""
 
     def attempts(self, step: str) -> int:
         return self.incident.attempts.get(step, 0)
@@ -125,6 +129,11 @@ class Step:
     wait: Wait | None = None
     ledger: Ledger | None = None
     """Set when the step charged the budget."""
+
+
+def settling(past: PastOutcome | None, now: datetime) -> bool:
+    """An action was finished so recently that our watches may not show it yet."""
+    return past is not None and isinstance(past.outcome, Done) and (now - past.at).total_seconds() < SETTLE_SECONDS
 
 
 def node_model(report: HealthReport | None) -> str | None:

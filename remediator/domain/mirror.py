@@ -10,6 +10,7 @@ from datetime import datetime
 from exporter.health.vocabulary import Health, HealthReport
 from remediator.domain import guards
 from remediator.domain.actions import MirrorCondition
+from remediator.domain.case import settling
 from remediator.domain.faults import standing
 from remediator.domain.model import ClusterView, NodeView
 from remediator.domain.policy import Mode, Policy
@@ -30,11 +31,12 @@ def mirrored(view: ClusterView, policy: Policy, now: datetime) -> Iterator[Mirro
         if not _ours_to_write(node, policy, now):
             continue
         status, reason, message = verdict(node, policy, now)
-        if status != node.node.gpu_healthy:
+        if status == node.node.gpu_healthy:
+            continue
+        wish = MirrorCondition(node=name, node_uid=node.node.uid, status=status, reason=reason, message=message[:512])
+        if not settling(view.outcomes.get(wish.key), now):
             left -= 1
-            yield MirrorCondition(
-                node=name, node_uid=node.node.uid, status=status, reason=reason, message=message[:512]
-            )
+            yield wish
 
 
 def _ours_to_write(node: NodeView, policy: Policy, now: datetime) -> bool:

@@ -77,8 +77,9 @@ def quarantined_act(case: Case) -> Step:
         return Step(incident=case.incident)
     record = case.incident.quarantine or _intent(case, node)
     incident = replace(case.incident, quarantine=record)
-    wait = Wait(code=Code.QUARANTINE, message=f"waits to see the {record.method} on {case.incident.node}")
     action = _quarantine(case.at(incident), record)
+    why = case.last_word(action.key)
+    wait = Wait(code=Code.QUARANTINE, message=f"waits to see the {record.method} on {case.incident.node}{why}")
     due = () if case.just_done(action.key) else (action,)
     return Step(incident=incident, actions=due, wait=wait, ledger=case.ledger.charge(case.incident.node_uid))
 
@@ -159,7 +160,8 @@ def closing_act(case: Case) -> Step:
     # The mark may be on its way from a turn before and not visible yet: only a lift that was done settles it.
     if _lifted(case, action.key) and not tainted(case.node):
         return _closed(case)
-    wait = Wait(code=Code.LIFTING, message=f"takes the {record.method} off {case.incident.node}")
+    why = case.last_word(action.key)
+    wait = Wait(code=Code.LIFTING, message=f"takes the {record.method} off {case.incident.node}{why}")
     return Step(incident=case.incident, actions=() if case.just_done(action.key) else (action,), wait=wait)
 
 

@@ -164,7 +164,9 @@ def _failure(case: Case, record: RepairRecord) -> str | None:
     job = find(case, record.job)
     if job is None:
         gone = case.since(record.requested_at) >= APPEAR_SECONDS
-        return f"the Job of {record.step} is gone" if gone else None
+        never = case.last_word(f"job/{record.job}")
+        why = f"the Job of {record.step} could not be made{never}" if never else f"the Job of {record.step} is gone"
+        return why if gone else None
     if not job.failed:
         return None
     grace = PROOF_GRACE_SECONDS if _needs_boot(case) else SETTLE_SECONDS

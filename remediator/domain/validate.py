@@ -90,7 +90,9 @@ def _failure(case: Case, record: ValidationRecord) -> str | None:
     job = find(case, record.job)
     if job is None:
         gone = case.since(record.requested_at) >= APPEAR_SECONDS
-        return "the validation Job is gone" if gone else None
+        never = case.last_word(f"job/{record.job}")
+        why = f"the validation Job could not be made{never}" if never else "the validation Job is gone"
+        return why if gone else None
     if job.failed:
         return "the validation failed" + (f": {job.message}" if job.message else "")
     return None

@@ -255,3 +255,12 @@ def test_when_an_opt_out_ends_nothing_moves_until_the_fault_was_watched_anew() -
 
 def test_uuids_of_the_world_are_those_of_the_report() -> None:
     assert report_of(a_node()).gpus[3].uuid == uuid_of("n7", 3)
+
+
+def test_a_condition_that_no_watch_shows_yet_is_not_written_again_at_once() -> None:
+    view = a_view(with_fault(a_node()))
+    [wish] = [a for a in plan(view, a_policy(), NOW).actions if isinstance(a, MirrorCondition)]
+    written = replace(view, outcomes={wish.key: PastOutcome(key=wish.key, outcome=Done(), at=ago(3))})
+    assert not [a for a in plan(written, a_policy(), NOW).actions if isinstance(a, MirrorCondition)]
+    healed = replace(written, nodes={**view.nodes, "n7": a_node(gpu_healthy="False")})
+    assert [a.status for a in plan(healed, a_policy(), NOW).actions if isinstance(a, MirrorCondition)] == ["True"]
