@@ -196,6 +196,8 @@ class ApiServer:
                 token = self._endpoint.token_file.read_text().strip()
             except OSError as failed:
                 raise Retryable(f"token file cannot be read: {failed}", "token") from failed
+            except UnicodeDecodeError:  # its message would hold the token
+                raise Retryable(f"token file {self._endpoint.token_file} holds no token", "token") from None
             if not token or not token.isascii() or not token.isprintable():
                 raise Retryable(f"token file {self._endpoint.token_file} holds no token", "token")
             self._token = token

@@ -35,6 +35,8 @@ CHECK_SECONDS: Final = (240.0, 360.0)
 """A deleted GPUNode comes back within this time; at 5,000 nodes it costs 17 GETs a second, 1 % of a core."""
 BACK_OFF_SECONDS: Final = (1.0, 30.0)
 """At most a third of the life of a Lease: one API server restart must not make healthy nodes Unknown."""
+LONGEST_ASKED_SECONDS: Final = 45.0
+"""Retry-After is obeyed up to half the life of a Lease: a proxy that says an hour must not make a node Unknown."""
 LEASE_LIVES: Final = 3
 """A Lease is stale after so many missed renewals."""
 
@@ -76,8 +78,8 @@ class _Task:
     def failed(self, error: ApiError) -> None:
         first, most = BACK_OFF_SECONDS
         wait = min(most, first * 2**self._failures) * random.uniform(0.8, 1.2)
-        asked = error.after if isinstance(error, Retryable) else None
-        self.not_before = time.monotonic() + max(wait, asked or 0.0)
+        asked = (error.after or 0.0) if isinstance(error, Retryable) else 0.0
+        self.not_before = time.monotonic() + max(wait, min(asked, LONGEST_ASKED_SECONDS))
         self._failures = min(self._failures + 1, 10)
         kind = _kind(error)
         if kind not in self._said:

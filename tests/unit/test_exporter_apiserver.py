@@ -188,6 +188,14 @@ class TestToken:
             assert refused.value.kind == "token" and server.asked == []
             assert "two" not in str(refused.value)
 
+    def test_a_token_file_of_other_bytes_is_retryable(self, tmp_path: Path) -> None:
+        token = tmp_path / "token"
+        token.write_bytes(b"\xff\xfe")
+        with MisbehavingServer(answer_with(200, {})) as server:
+            with pytest.raises(Retryable) as refused:
+                client(server, token).get("/x")
+            assert refused.value.kind == "token" and server.asked == []
+
 
 class TestEndpoint:
     @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://10.0.0.1"])

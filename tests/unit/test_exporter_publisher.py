@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from exporter import publisher as module
-from exporter.apiserver import ApiServer, Endpoint
+from exporter.apiserver import ApiServer, Endpoint, Retryable
 from exporter.health.vocabulary import (
     Advice,
     ClearedBy,
@@ -283,6 +283,14 @@ class TestTrouble:
         started = time.monotonic()
         world.publisher.stop()
         assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("asked", [3600.0, float("inf")])
+def test_no_server_can_silence_the_heartbeat_for_longer_than_a_lease_lives(asked: float) -> None:
+    """A load balancer that says "come back in an hour" must not make every healthy node Unknown."""
+    task = module._Task("lease", lambda report: "written")
+    task.failed(Retryable("busy", "http-503", asked))
+    assert 0 < task.not_before - time.monotonic() <= 45
 
 
 def test_health_and_pods_are_told_apart() -> None:
