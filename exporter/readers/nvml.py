@@ -22,6 +22,9 @@ from exporter.readings import MODES, GpuIdentity, GpuReadings, GpuStatus
 SUBJECT_NAMES: tuple[str, ...] = tuple(name for name, _ in SUBJECTS)
 _SUBJECT = dict(SUBJECTS)
 
+REASK_SWEEPS = 360
+"""What was not supported is asked again after so many sweeps (an hour of 10 s): a driver that wakes a board may say so once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unattached:
@@ -40,10 +43,14 @@ class GpuReader:
         self._calls = calls
         self._values: Values = {}
         self._mig = False
+        self._sweeps = 0
         self._modes: tuple[object, ...] | None = None
 
     def begin(self, pace: Callable[[], None] = unpaced) -> None:
         """Start a sweep of this GPU; `pace` is asked before each call and ends the subject by raising `OutOfTime`."""
+        self._sweeps += 1
+        if self._sweeps % REASK_SWEEPS == 0:
+            self._calls.forget()
         self._calls.begin()
         self._calls.pace = pace
         self._values = {}

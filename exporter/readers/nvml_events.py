@@ -8,6 +8,7 @@ Laws:
 4. NVML keeps nothing from before the registration and nothing for a set that is gone.
 """
 
+import contextlib
 from collections.abc import Iterable
 from ctypes import c_void_p, cast
 from dataclasses import dataclass
@@ -81,7 +82,9 @@ class XidFeed:
             try:
                 pynvml.nvmlDeviceRegisterEvents(handle, WANTED, event_set)
             except pynvml.NVMLError:
-                pynvml.nvmlEventSetFree(event_set)
+                # Whatever freeing says: without a new set no GPU would be read at all.
+                with contextlib.suppress(pynvml.NVMLError):
+                    pynvml.nvmlEventSetFree(event_set)
                 return pointer_of(handle)
         self._set = event_set
         return None

@@ -10,11 +10,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from exporter.readers.nvml import GpuReader, Unattached, attach, read_gpu
-from exporter.readers.nvml_events import EventsFailed, XidFeed
+from exporter.readers.nvml import REASK_SWEEPS, GpuReader, Unattached, attach, read_gpu
+from exporter.readers.nvml_events import EventsFailed, XidFeed, pointer_of
 from exporter.readers.nvml_library import DriverDown, count_gpus, driver_info, open_nvml
 from exporter.readings import DriverState, GpuReadings, GpuStatus, NvLinkState
 from exporter.simulation import library, state
+from exporter.simulation.driver import Failure
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 NOTICED_SECONDS = 2.0
@@ -157,6 +158,41 @@ def test_a_process_count_that_is_not_available_is_not_an_idle_gpu(boot: Callable
 
     pynvml.nvmlLib.nvmlDeviceGetComputeRunningProcesses_v3 = library.Function(unavailable)
     assert read(reader).compute_processes is None
+
+
+def test_what_was_not_supported_once_is_not_given_up_for_ever(boot: Callable[[str, int], Node]) -> None:
+    """A driver that is still waking a board says "not supported" too; months without row remapping would follow."""
+    reader = boot("h100", 1).readers()[0]
+    awake = pynvml.nvmlLib.nvmlDeviceGetRemappedRows
+    pynvml.nvmlLib.nvmlDeviceGetRemappedRows = library.Function(unsupported)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    assert read(reader).row_remap is None
+    pynvml.nvmlLib.nvmlDeviceGetRemappedRows = awake
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    assert read(reader).row_remap is None, "not asked in every sweep"
+    for _ in range(REASK_SWEEPS):
+        reader.begin()
+    assert read(reader).row_remap is not None
+
+
+def unsupported(*_: object) -> None:
+    raise Failure(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def test_a_gpu_that_spoils_the_event_set_leaves_the_others_theirs(boot: Callable[[str, int], Node]) -> None:
+    node = boot("h100", 2)
+    readers = node.readers()
+    register = pynvml.nvmlLib.nvmlDeviceRegisterEvents
+
+    def refuse(handle: Any, *arguments: Any) -> None:
+        if pointer_of(handle) == pointer_of(readers[0].handle) or register(handle, *arguments):
+            raise Failure(pynvml.NVML_ERROR_UNKNOWN)
+
+    pynvml.nvmlLib.nvmlDeviceRegisterEvents = library.Function(refuse)
+    pynvml.nvmlLib.nvmlEventSetFree = library.Function(unsupported)
+    feed = XidFeed(readers)
+    feed.open()
+    assert feed.listening and feed.without_events == (readers[0].identity.uuid,)
 
 
 def test_a_lost_gpu_keeps_its_identity_and_no_reading(boot: Callable[[str, int], Node]) -> None:
