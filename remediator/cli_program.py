@@ -150,6 +150,7 @@ class Program:
         return f"starting: not listed yet: {', '.join(missing)}" if missing else None
 
     def _leadership_changed(self) -> None:
+        self.observer.distrust()
         self._queue.add("leadership")
 
     def _chain_finished(self, chain: str, look_again: float | None) -> None:

@@ -2,7 +2,8 @@
 
 Laws:
 1. A view is built from immutable objects and handed over whole.
-2. We read our own writes: an incident as the server stored it counts until our watch is as new.
+2. We read our own writes: an incident as the server stored it counts until our watch is as new; and the writes of
+   a leader before us: nodes and incidents are read once, consistently, before the first view of a reign.
 3. A heartbeat is the moment *we* saw it change; no node's clock is believed.
 """
 
@@ -18,6 +19,7 @@ from exporter.health.vocabulary import HealthReport
 from exporter.health.wire import WireError, parse_timestamp, report_from_status
 from remediator.adapters import wire
 from remediator.adapters.api import KubeApi, Query
+from remediator.adapters.errors import ApiError
 from remediator.adapters.facts import job_facts, node_facts
 from remediator.adapters.reflector import Followed, Reflector, ReflectorOptions, WatchHooks
 from remediator.adapters.resources import GPU_INCIDENTS, GPU_NODES, JOBS, LEASES, NODES
@@ -35,7 +37,7 @@ from remediator.domain.model import (
     PodFacts,
 )
 from remediator.domain.outcomes import PastOutcome
-from remediator.observer_cache import Converted, OwnWrites
+from remediator.observer_cache import Converted, Newest
 from remediator.observer_pods import PodLister
 
 log = logging.getLogger(__name__)
@@ -83,7 +85,11 @@ class Observer:
         self._facts = Converted(node_facts)
         self._reports: Converted[wire.StatusCarrier, HealthReport | None] = Converted(self._report)
         self._read: Converted[wire.StatusCarrier, Incident | None] = Converted(self._incident)
-        self._own = OwnWrites()
+        self._api = KubeApi(transport)
+        self._own: Newest[wire.StatusCarrier] = Newest()
+        self._newest_nodes: Newest[wire.NodeObject] = Newest()
+        self._distrusted = threading.Event()
+        self._distrusted.set()
         self._beats: dict[str, tuple[wire.Time, datetime]] = {}
         self._beats_lock = threading.Lock()
         self._last_facts: dict[str, NodeFacts | None] = {}
@@ -111,6 +117,27 @@ class Observer:
         """An incident as the server stored it for us."""
         self._own.note(item)
 
+    def distrust(self) -> None:
+        """Leadership has changed: what another leader wrote last may not have reached our watches."""
+        self._distrusted.set()
+
+    def _caught_up(self) -> bool:
+        """Read nodes and incidents once, consistently; False = not possible now, so nothing may be decided."""
+        if not self._distrusted.is_set():
+            return True
+        self._distrusted.clear()
+        try:
+            for node in self._api.list(NODES).items:
+                self._newest_nodes.note(node)
+            for incident in self._api.list(GPU_INCIDENTS).items:
+                self._own.note(incident)
+        except ApiError as error:
+            log.warning("cannot catch up with the leader before us error=%s", error)
+            self._listeners.failed("catch-up")
+            self._distrusted.set()
+            return False
+        return True
+
     def is_news(self, changed: str) -> bool:
         """Whether a change that was told can matter to a plan: a Node's own heartbeats do not."""
         kind, _, key = changed.partition("/")
@@ -132,7 +159,7 @@ class Observer:
             name: NodeView(
                 node=facts, exporter=ExporterState(report=reports.get(name), heartbeat=self._heartbeat(name))
             )
-            for name, facts in self._facts.all(self.nodes.store.items()).items()
+            for name, facts in self._facts.all(self._all_nodes()).items()
         }
         return ClusterView(
             nodes={name: node for name, node in nodes.items() if node.has_gpus or name in named or name in reports},
@@ -142,6 +169,7 @@ class Observer:
 
     def view(self, *, leader: bool, outcomes: Mapping[str, PastOutcome]) -> ClusterView:
         """Everything one turn may know; lists pods where `attention` asks for them."""
+        leader = leader and self._caught_up()
         bare = self.facts()
         reports = {name: node.exporter.report for name, node in bare.nodes.items()}
         if not leader:
@@ -194,8 +222,11 @@ class Observer:
         found = self._reports.all(self.gpu_nodes.store.items())
         return {name: report for name, report in found.items() if report is not None}
 
+    def _all_nodes(self) -> dict[str, wire.NodeObject]:
+        return self._newest_nodes.merged(self.nodes.store.items(), self.nodes.silence())
+
     def _all_incidents(self) -> tuple[Incident, ...]:
-        stored = self._own.merged(self.incidents.store.items())
+        stored = self._own.merged(self.incidents.store.items(), self.incidents.silence())
         return tuple(found for found in self._read.all(stored).values() if found is not None)
 
     def _report(self, item: wire.StatusCarrier) -> HealthReport | None:
