@@ -23,7 +23,7 @@ SUBJECT_NAMES: tuple[str, ...] = tuple(name for name, _ in SUBJECTS)
 _SUBJECT = dict(SUBJECTS)
 
 REASK_SWEEPS = 360
-"""What was not supported is asked again after so many sweeps (an hour of 10 s): a driver that wakes a board may say so once."""
+"""What was not supported is asked again after so many sweeps: a driver that wakes a board may say so once."""
 
 
 @dataclass(frozen=True, kw_only=True)
