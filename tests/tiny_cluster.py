@@ -335,7 +335,7 @@ class TinyCluster:
 
     def _quarantine(self, action: Quarantine) -> Outcome:
         facts = self.hosts[action.node].facts
-        if not any(taint.key == keys.UNHEALTHY_TAINT for taint in facts.taints):
+        if not any(_is_ours(taint) for taint in facts.taints):
             ours = Taint(key=keys.UNHEALTHY_TAINT, value=action.taint_value, effect=keys.NO_SCHEDULE)
             facts = replace(facts, taints=(*facts.taints, ours))
         self.hosts[action.node].facts = replace(facts, unschedulable=facts.unschedulable or action.cordon)
@@ -343,7 +343,7 @@ class TinyCluster:
 
     def _lift(self, action: LiftQuarantine) -> Outcome:
         facts = self.hosts[action.node].facts
-        kept = tuple(taint for taint in facts.taints if taint.key != keys.UNHEALTHY_TAINT)
+        kept = tuple(t for t in facts.taints if not (action.untaint and _is_ours(t)))
         cordoned = facts.unschedulable and not action.uncordon
         self.hosts[action.node].facts = replace(facts, taints=kept, unschedulable=cordoned)
         return self._wrote(action)
@@ -388,3 +388,7 @@ class TinyCluster:
 
     def running(self) -> list[str]:
         return sorted(f"{pod.node}/{gpu}" for pod, gpu in self.pods.values() if pod.phase == "Running")
+
+
+def _is_ours(taint: Taint) -> bool:
+    return (taint.key, taint.effect) == (keys.UNHEALTHY_TAINT, keys.NO_SCHEDULE)

@@ -97,13 +97,14 @@ class Quarantine:
 
 @dataclass(frozen=True, kw_only=True)
 class LiftQuarantine:
-    """Undo exactly what we applied: our taint key, and the cordon only when `uncordon`."""
+    """Undo exactly what we applied: the taint only when `untaint`, the cordon only when `uncordon`."""
 
     incident: str
     method: str
     node: str
     node_uid: str
     gpu: str | None = None
+    untaint: bool = True
     uncordon: bool = False
     destructive: ClassVar[bool] = False
     gates: ClassVar[bool] = True

@@ -82,8 +82,14 @@ def ledger(view: ClusterView, budget: Budget) -> Ledger:
 
 
 def tainted(view: NodeView) -> bool:
-    """Our taint key is on the node."""
-    return any(taint.key == keys.UNHEALTHY_TAINT for taint in view.node.taints)
+    """Our taint key is on the node, with our effect: any other is a foreign taint."""
+    return mark(view) is not None
+
+
+def mark(view: NodeView) -> str | None:
+    """Value of the taint with our key and effect; None = there is none."""
+    ours = (t for t in view.node.taints if (t.key, t.effect) == (keys.UNHEALTHY_TAINT, keys.NO_SCHEDULE))
+    return next((taint.value for taint in ours), None)
 
 
 def _in_service(nodes: Mapping[str, NodeView]) -> frozenset[str]:

@@ -104,6 +104,7 @@ def _quarantine(record: QuarantineRecord | None) -> dict[str, Any] | None:
         "appliedAt": timestamp(record.applied_at),
         "verified": record.verified,
         "priorCordon": record.prior_cordon,
+        "priorTaint": record.prior_taint,
         "cordoned": record.cordoned,
         "bootID": record.boot_id,
         "detail": record.detail[:MAX_DETAIL],

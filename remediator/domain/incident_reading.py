@@ -138,6 +138,7 @@ def _quarantine_from(raw: Mapping[str, Any]) -> QuarantineRecord:
         applied_at=parse_timestamp(raw["appliedAt"]),
         verified=bool(raw.get("verified", False)),
         prior_cordon=bool(raw.get("priorCordon", False)),
+        prior_taint=bool(raw.get("priorTaint", False)),
         cordoned=bool(raw.get("cordoned", False)),
         boot_id=str(raw.get("bootID", "")),
         detail=str(raw.get("detail", "")),

@@ -219,6 +219,8 @@ class QuarantineRecord:
     verified: bool = False
     """Seen in the cluster at least once. From then on its absence means that somebody took it off."""
     prior_cordon: bool = False
+    prior_taint: bool = False
+    """A taint with our key, but not of ours (its value is no fault of this node), was there before us."""
     cordoned: bool = False
     """We cordoned (never true when it was cordoned before us)."""
     boot_id: str = ""

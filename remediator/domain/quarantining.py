@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from exporter.health import keys
 from remediator.domain.actions import LiftQuarantine, Quarantine
-from remediator.domain.budgets import holds_node, tainted
+from remediator.domain.budgets import holds_node, mark, tainted
 from remediator.domain.case import Case, Step, later
 from remediator.domain.deferrals import Code, Wait
+from remediator.domain.faults import standing
 from remediator.domain.model import IncidentScope, NodeView, Phase, QuarantineRecord
 from remediator.domain.outcomes import Done
 from remediator.domain.repair import cleared
@@ -91,10 +92,19 @@ def _intent(case: Case, node: NodeView) -> QuarantineRecord:
         method=method_for(case),
         applied_at=case.now,
         prior_cordon=prior,
+        prior_taint=_foreign(case, node),
         cordoned=wants_cordon and not prior,
         boot_id=str(case.report.boot_id) if case.report else "",
         detail=f"{keys.UNHEALTHY_TAINT}={case.incident.fault}:{keys.NO_SCHEDULE}",
     )
+
+
+def _foreign(case: Case, node: NodeView) -> bool:
+    """A taint with our key that nobody of us can have set: its value is no fault ever seen on this node."""
+    value = mark(node)
+    known = {incident.fault for incident in case.view.incidents if incident.node == case.incident.node}
+    known |= {fault.code for fault in standing(case.report)} if case.report else set()
+    return value is not None and value not in known | {case.incident.fault}
 
 
 def _quarantine(case: Case, record: QuarantineRecord) -> Quarantine:
@@ -147,7 +157,10 @@ def closing_act(case: Case) -> Step:
     """Resolved or Cancelled: takes our mark off, then closes."""
     record = case.incident.quarantine
     needed = any(holds_node(other) and other.phase not in (Phase.RESOLVED, Phase.CANCELLED) for other in case.siblings)
-    if record is None or case.node is None or needed:
+    if record is None or case.node is None:
+        return _closed(case)
+    untaint = not needed and not record.prior_taint
+    if not (untaint or record.cordoned):
         return _closed(case)
     action = LiftQuarantine(
         incident=case.incident.name,
@@ -155,13 +168,14 @@ def closing_act(case: Case) -> Step:
         node=case.incident.node,
         node_uid=case.incident.node_uid,
         gpu=case.incident.gpu.uuid if case.incident.gpu else None,
+        untaint=untaint,
         uncordon=record.cordoned,
     )
     # The mark may be on its way from a turn before and not visible yet: only a lift that was done settles it.
-    if _lifted(case, action.key) and not tainted(case.node):
+    if _lifted(case, action.key) and not (untaint and tainted(case.node)):
         return _closed(case)
-    why = case.last_word(action.key)
-    wait = Wait(code=Code.LIFTING, message=f"takes the {record.method} off {case.incident.node}{why}")
+    what, why = record.method if untaint else "cordon", case.last_word(action.key)
+    wait = Wait(code=Code.LIFTING, message=f"takes the {what} off {case.incident.node}{why}")
     return Step(incident=case.incident, actions=() if case.just_done(action.key) else (action,), wait=wait)
 
 

@@ -324,3 +324,47 @@ def test_a_bare_pod_on_the_bad_gpu_is_held_and_the_reset_waits_for_it() -> None:
     del cluster.pods["uid-bare"]
     cluster.run()
     assert cluster.only().outcome == "healed"
+
+
+# 6. What others put on the node, and what one incident leaves to another.
+
+
+def test_6_a_taint_with_our_key_that_a_human_put_on_before_us_stays() -> None:
+    cluster = faulty()
+    theirs = Taint(key=keys.UNHEALTHY_TAINT, value="being-tested", effect=keys.NO_SCHEDULE)
+    cluster.hosts["n1"].facts = replace(cluster.hosts["n1"].facts, taints=(theirs,))
+    cluster.run()
+    assert (cluster.only().outcome, cluster.only().open) == ("healed", False)
+    assert cluster.hosts["n1"].facts.taints == (theirs,)
+
+
+def test_6_a_taint_of_ours_whose_incident_was_deleted_is_taken_over_and_off() -> None:
+    cluster = reaching(Phase.REPAIRING, policy=a_policy(repair=["ask-human"]))
+    cluster.incidents.clear()
+    cluster.turn()
+    cluster.reboot("n1", "boot-2")
+    cluster.run()
+    assert cluster.only().outcome == "healed" and cluster.our_taints() == []
+
+
+def test_6_a_taint_with_our_key_and_another_effect_is_foreign_and_holds_nothing_up() -> None:
+    cluster = faulty()
+    theirs = Taint(key=keys.UNHEALTHY_TAINT, value="xid-79", effect="PreferNoSchedule")
+    cluster.hosts["n1"].facts = replace(cluster.hosts["n1"].facts, taints=(theirs,))
+    cluster.run()
+    assert cluster.done(Quarantine) and cluster.only().outcome == "healed" and not cluster.only().open
+    assert cluster.hosts["n1"].facts.taints == (theirs,)
+
+
+def test_4b_a_cordon_of_ours_goes_with_its_incident_though_a_sibling_keeps_the_taint() -> None:
+    cluster = TinyCluster.of("n1", "n2", "n3", policy=a_policy(repair=["ask-human"]))
+    cluster.fault("n1", None, "gpu-missing")
+    cluster.run_until(lambda c: c.hosts["n1"].facts.unschedulable)
+    cluster.fault("n1", 3)
+    cluster.run_until(lambda c: len(c.incidents) == 2)
+    host = cluster.hosts["n1"]
+    assert host.exporter.report is not None
+    host.exporter = replace(host.exporter, report=replace(host.exporter.report, findings=()))
+    cluster.run_until(lambda c: len(c.open_incidents()) == 1)
+    assert not cluster.hosts["n1"].facts.unschedulable, "nobody would ever take it off"
+    assert cluster.our_taints() == ["n1"]

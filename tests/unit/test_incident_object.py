@@ -42,6 +42,7 @@ quarantines = st.builds(
     applied_at=moments,
     verified=st.booleans(),
     prior_cordon=st.booleans(),
+    prior_taint=st.booleans(),
     cordoned=st.booleans(),
     boot_id=words,
     detail=words,

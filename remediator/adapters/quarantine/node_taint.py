@@ -3,7 +3,7 @@
 Laws:
 1. Taints are one list of many owners: it is written whole, with the resourceVersion it was read at.
 2. Done means seen in the server's answer, not sent.
-3. Undo removes our key with our effect, and a cordon only when told that it is ours.
+3. Undo removes our key with our effect, and a cordon, each only when told that it is ours.
 """
 
 from datetime import UTC, datetime
@@ -60,7 +60,7 @@ class NodeTaint:
                 return Done(note="the node is gone")
             if node.metadata.uid != order.node_uid:
                 return Done(note="the node was replaced")
-            kept = [taint for taint in node.spec.taints if not _ours(taint)]
+            kept = [taint for taint in node.spec.taints if not (order.untaint and _ours(taint))]
             uncordon = order.uncordon and node.spec.unschedulable
             if len(kept) == len(node.spec.taints) and not uncordon:
                 return Done(note="was already gone")
