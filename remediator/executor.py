@@ -284,7 +284,9 @@ class Executor:
 
     def _quarantine(self, order: Quarantine, brakes: Brakes) -> Outcome:
         method = self._hands.methods.get(order.method)
-        return method.apply(order, brakes.quarantine) if method else _unknown_method(order.method)
+        if method is None:
+            return _unknown_method(order.method)
+        return method.apply(order, lambda node: brakes.incident(order.incident) or brakes.quarantine(node))
 
     def _evict(self, order: EvictPod, brakes: Brakes) -> Outcome:
         try:
@@ -300,7 +302,7 @@ class Executor:
             if not ours:
                 return Retry(after_seconds=BUDGET_WAIT, reason="another eviction of the same disruption budget runs")
             # Asked after the wait for our turn, so that nothing lies between the look and the call.
-            refused = brakes.eviction(order.node, pod)
+            refused = brakes.incident(order.incident) or brakes.eviction(order.node, pod)
             return refused or self._evict_now(order)
 
     def _evict_now(self, order: EvictPod) -> Outcome:
@@ -316,7 +318,7 @@ class Executor:
         return Done()
 
     def _run_job(self, order: RunJob, brakes: Brakes) -> Outcome:
-        refused = brakes.on_node(order.node) if order.destructive else None
+        refused = (brakes.incident(order.incident) or brakes.on_node(order.node)) if order.destructive else None
         if refused is not None:
             return refused
         return Done(note="" if self._hands.jobs.create(order.manifest) else "was there")

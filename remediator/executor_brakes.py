@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from exporter.health import keys
 from remediator.adapters import wire
 from remediator.adapters.api import KubeApi
 from remediator.adapters.errors import NotFound
-from remediator.adapters.resources import NAMESPACES, NODES, Ref
+from remediator.adapters.resources import GPU_INCIDENTS, NAMESPACES, NODES, Ref
+from remediator.domain.guards import wished
 from remediator.domain.opt_out import opted_out
 from remediator.domain.outcomes import Outcome, Retry
 from remediator.domain.policy import Policy
@@ -46,6 +48,18 @@ class Brakes:
         if current is not self._planned_under:
             return _again("the policy changed after the plan was made")
         return _again("remediation is paused by the policy") if current.pause else None
+
+    def incident(self, name: str) -> Outcome | None:
+        """An operator holds or ends the incident, or has deleted it: then the intent is no longer on record."""
+        try:
+            found = self._sources.api.get(Ref(GPU_INCIDENTS, name))
+        except NotFound:
+            return _again(f"incident {name} was deleted")
+        for key in (keys.HOLD, keys.CANCEL, keys.RELEASE):
+            reason = wished(found.metadata.annotations, key)
+            if reason is not None:
+                return _again(f"incident {name} has {key}: {reason}")
+        return None
 
     def quarantine(self, node: wire.NodeObject) -> Outcome | None:
         """Before a node is taken out, with the node as just read."""

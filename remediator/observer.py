@@ -192,7 +192,11 @@ class Observer:
         )
 
     def _teller(self, kind: str) -> Callable[[Change], None]:
+        forget = {self.incidents.kind: self._own.forget, self.nodes.kind: self._newest_nodes.forget}.get(kind)
+
         def told(change: Change) -> None:
+            if forget is not None and change.kind is ChangeKind.DELETED:
+                forget(change.key)
             self._listeners.changed(f"{kind}/{change.key}")
 
         return self._beat if kind == self.leases.kind else told

@@ -54,6 +54,11 @@ class Newest(Generic[T]):
             if before is None or _is_newer(item, before[1]):
                 self._known[item.metadata.name] = (self._clock(), item)
 
+    def forget(self, name: str) -> None:
+        """The watch has told that the object was deleted."""
+        with self._lock:
+            self._known.pop(name, None)
+
     def merged(self, stored: Mapping[str, T], silence: float = 0.0) -> dict[str, T]:
         """The store's objects with ours where ours are newer; `silence`: seconds since the watch told anything."""
         now = self._clock()

@@ -3,6 +3,7 @@
 They are asked before every destructive step (case.py gives the order); the first refusal is told.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from exporter.health import keys
@@ -44,7 +45,12 @@ def node_opted_out(node: NodeFacts, now: datetime) -> Wait | None:
 
 def asked(incident: Incident, key: str) -> str | None:
     """The operator's reason in the incident annotation `key`; None = not asked ("false" takes it back)."""
-    value = incident.annotations.get(key)
+    return wished(incident.annotations, key)
+
+
+def wished(annotations: Mapping[str, str], key: str) -> str | None:
+    """As `asked`, of bare annotations."""
+    value = annotations.get(key)
     if value is None or value.strip().lower() == "false":
         return None
     return value.strip() or "no reason given"

@@ -91,6 +91,16 @@ def test_a_new_leader_sees_what_the_old_one_wrote_last(cluster: EmbeddedCluster,
     assert view.leader
 
 
+def test_a_deleted_incident_is_gone_at_once(cluster: EmbeddedCluster, observer: Observer) -> None:
+    incident = an_incident(Phase.SUSPECTED, "n1", 0)
+    eventually(observer.synced)
+    [stored] = cluster.apply([to_object(incident)])
+    eventually(lambda: observer.facts().incidents)
+    observer.written(wire.decode(wire.encode(stored), wire.StatusCarrier))
+    cluster.request("DELETE", f"/apis/{keys.API_VERSION}/{keys.GPU_INCIDENTS}/{incident.name}")
+    eventually(lambda: not observer.facts().incidents, 2, "a ghost")
+
+
 def test_nothing_is_decided_until_the_catching_up_has_worked(cluster: EmbeddedCluster, observer: Observer) -> None:
     broken = threading.Event()
 

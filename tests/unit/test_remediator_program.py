@@ -172,6 +172,42 @@ def test_opting_out_at_the_last_moment_is_honoured(
         assert keys.UNHEALTHY_TAINT not in world.taints("n1")
 
 
+@pytest.mark.parametrize("how", ["held", "deleted"])
+def test_an_operator_who_holds_the_incident_at_the_last_moment_is_obeyed(
+    cluster: EmbeddedCluster, world: World, start: Start, how: str
+) -> None:
+    for name in ("n1", "n2"):
+        world.add_node(name)
+    victim = world.add_pod("n1", 0)
+    stopped: list[str] = []
+
+    def at_the_eviction(call: Call) -> Reply | None:
+        # The eviction is decided and recorded; its pod is being looked at once more.
+        if call.path == f"/api/v1/namespaces/team/pods/{victim}" and call.method == "GET" and not stopped:
+            name = world.incidents()[0]["metadata"]["name"]
+            path = f"/apis/{keys.API_VERSION}/{keys.GPU_INCIDENTS}/{name}"
+            stopped.append(name)
+            if how == "held":
+                cluster.request("PATCH", path, {"metadata": {"annotations": {keys.HOLD: "let me look"}}})
+            else:
+                cluster.request("DELETE", path)
+        evicting = call.path.endswith("/eviction")
+        assert not (evicting and how == "held"), "evicted although held"
+        assert not (evicting and world.incidents()[0]["metadata"]["uid"] in stopped), "no intent on record"
+        return None
+
+    cluster.intercept(at_the_eviction)
+    start(ENFORCE)
+    world.fault("n1", 0)
+    eventually(lambda: stopped, what="never tried")
+    if how == "held":
+        time.sleep(1.5)
+        assert victim in world.pods()
+        assert "held by an operator" in world.incidents()[0]["status"]["deferral"]["message"]
+    else:
+        eventually(lambda: victim not in world.pods(), 30, "the new incident goes on")
+
+
 def test_a_failed_incident_write_stops_the_chain(cluster: EmbeddedCluster, world: World, start: Start) -> None:
     for name in ("n1", "n2"):
         world.add_node(name)
