@@ -59,18 +59,18 @@ class Program:
         self.observer = self._make_observer()
         self.executor = self._make_executor(writer)
         self.loop = self._make_loop()
-        self._sweeps = self._make_sweeps(writer)
+        self.sweeps = self._make_sweeps(writer)
         self.server = self._make_server()
 
     def start(self) -> None:
-        order = (self.server, self.observer, self._recorder, self._webhook, self._elector, self.loop, self._sweeps)
+        order = (self.server, self.observer, self._recorder, self._webhook, self._elector, self.loop, self.sweeps)
         for part in order:
             if part is not None:
                 part.start()
 
     def stop(self) -> None:
         """Stop deciding, let calls under way end, and only then give the lease back."""
-        order = (self._sweeps, self.loop, self.executor, self._recorder, self._webhook, self._elector, self.observer)
+        order = (self.sweeps, self.loop, self.executor, self._recorder, self._webhook, self._elector, self.observer)
         for part in (*order, self.server):
             if part is not None:
                 part.stop()
