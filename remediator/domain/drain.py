@@ -7,6 +7,7 @@ Laws:
 4. Drained means: pods and mapping are known, and every pod on the GPU is gone or held.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -58,13 +59,20 @@ def act(case: Case) -> Step:
         record, action = _decide(case, pod, records.get(pod.uid))
         records[pod.uid] = record
         actions += [action] if action else []
-    kept = tuple(records.values())[:MAX_PODS]
+    kept = _bounded(records, {pod.uid for pod in pods})
     stored = {record.uid for record in kept}
     return Step(
         incident=replace(case.incident, pods=kept),
         actions=tuple(action for action in actions if action.uid in stored),
         wait=_wait(case, kept, _unplaced(case, pods)),
     )
+
+
+def _bounded(records: Mapping[str, PodRecord], present: set[str]) -> tuple[PodRecord, ...]:
+    """At most MAX_PODS, in their order; the first to be dropped are those of pods that are gone, the oldest first."""
+    surplus = len(records) - MAX_PODS
+    dropped = [uid for uid in records if uid not in present][: max(0, surplus)]
+    return tuple(record for uid, record in records.items() if uid not in dropped)[:MAX_PODS]
 
 
 def noted(case: Case) -> Incident:

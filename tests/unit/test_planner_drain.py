@@ -9,6 +9,7 @@ import pytest
 from exporter.health import keys
 from exporter.health.vocabulary import Health
 from remediator.domain.actions import EvictPod, Plan, SaveIncident
+from remediator.domain.drain import MAX_PODS
 from remediator.domain.model import ClusterView, Fate, NamespaceFacts, Phase, PodFacts, PodRecord
 from remediator.domain.outcomes import Blocked, Done, Outcome, PastOutcome, Refused, Retry
 from remediator.domain.planner import plan
@@ -307,3 +308,13 @@ def test_a_statefulset_pod_of_the_same_name_is_the_replacement_and_not_the_victi
     again = a_pod("web-1", "n1", uid="uid-web-1-new", created_at=ago(19))
     record = followed(again)
     assert (record.fate, record.replacement, record.replacement_uid) == (Fate.REPLACED, "web-1", "uid-web-1-new")
+
+
+def test_records_of_pods_that_are_gone_make_room_for_those_that_must_leave() -> None:
+    """Else the last pods of a crowded node could never be recorded, so never be evicted, and nobody would know why."""
+    gone = [replace(EVICTED, name=f"old-{n}", uid=f"uid-old-{n}", fate=Fate.REPLACED) for n in range(MAX_PODS)]
+    decided = plan(draining((a_pod("x"), 3), incident=replace(DRAINING, pods=tuple(gone))), a_policy(), NOW)
+    assert evicted(decided) == ["x"]
+    assert len(decided.incidents[0].pods) == MAX_PODS
+    assert "old-0" not in fates(decided) and "old-1" in fates(decided)
+    assert [waits.code for waits in decided.deferrals] == ["pods-leaving"]
