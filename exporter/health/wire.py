@@ -2,8 +2,9 @@
 
 Laws:
 1. Encoding is deterministic, so that "compare before writing" is a comparison of dicts.
-2. Decoding never raises on what an older or newer exporter wrote: unknown words become UNKNOWN or are skipped with
-   the rest kept; a missing mandatory field raises `WireError` naming it.
+2. Decoding never raises on what an older or newer exporter wrote: unknown words become UNKNOWN with the rest kept; a
+   finding of an unknown severity makes the health of its GPU (or the node) Unknown, for it may be the worst there is;
+   a missing mandatory field raises `WireError` naming it.
 3. Bounded: at most MAX_GPUS devices, MAX_PODS pods and MAX_FINDINGS findings per device; what was cut is counted.
 """
 
@@ -32,6 +33,8 @@ MAX_MESSAGE = 256
 """Characters kept of a message: 8 GPUs with every list full stay below 256 KiB."""
 
 E = TypeVar("E", bound=StrEnum)
+
+_SEVERITIES = frozenset(severity.value for severity in Severity)
 
 
 class WireError(ValueError):
@@ -136,7 +139,7 @@ def report_from_status(node: str, status: Mapping[str, Any]) -> HealthReport:
             exporter_version=str(status.get("exporterVersion", "")),
             expected_gpus=int(status.get("expectedGPUs", 0)),
             seen_gpus=int(status.get("seenGPUs", 0)),
-            health=_word(Health, status.get("health"), Health.UNKNOWN),
+            health=_health(status),
             gpus=tuple(_device_from(gpu) for gpu in status.get("gpus") or ()),
             findings=tuple(_finding_from(None, f) for f in status.get("findings") or ()),
             mapping_known=bool(status.get("mappingKnown", False)),
@@ -155,6 +158,13 @@ def _word(kind: type[E], text: object, unknown: E) -> E:
         return unknown
 
 
+def _health(raw: Mapping[str, Any]) -> Health:
+    """The health written beside `findings`, unless one of them is of a severity that we do not know."""
+    if any(finding.get("severity") not in _SEVERITIES for finding in raw.get("findings") or ()):
+        return Health.UNKNOWN
+    return _word(Health, raw.get("health"), Health.UNKNOWN)
+
+
 def _device_from(raw: Mapping[str, Any]) -> DeviceReport:
     uuid = str(raw["uuid"])
     return DeviceReport(
@@ -164,7 +174,7 @@ def _device_from(raw: Mapping[str, Any]) -> DeviceReport:
         pci_bus_id=str(raw.get("pciBusID", "")),
         serial=raw.get("serial"),
         model=str(raw.get("model", "")),
-        health=_word(Health, raw.get("health"), Health.UNKNOWN),
+        health=_health(raw),
         findings=tuple(_finding_from(uuid, f) for f in raw.get("findings") or ()),
         pods=tuple(_pod_from(p) for p in raw.get("pods") or ()),
         mig=tuple(raw.get("mig") or ()),
