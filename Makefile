@@ -8,7 +8,7 @@ ONCE ?=
 CLUSTER ?= embedded
 WORKERS ?= auto
 
-.PHONY: help venv lock demo test fmt lint types golden proto dashboards manifests rig e2e bench ci clean
+.PHONY: help venv lock demo test fmt lint types golden proto dashboards manifests rig e2e presubmit ci clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,8 @@ rig: venv ## Build the real control plane into the user cache (once, about 6 min
 
 e2e: venv rig ## Run the tests on two real nodes (root, containerd, runc)
 	$(BIN)/python -m pytest -n 0 tests/e2e
+
+presubmit: lint types test ## What a change must pass
 
 ci: ## What CI runs
 	bash .ci/run
