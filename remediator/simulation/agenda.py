@@ -10,8 +10,8 @@ from remediator.simulation.status_errors import ApiError
 
 Task = Callable[[], None]
 RETRY_SECONDS = 0.2
-GONE = (404, 409)
-"""The object is not there any more, or is another one now: nothing left to do."""
+GONE = 404
+"""The object is not there any more: nothing left to do. A conflict is tried again: a busy server answers so too."""
 
 
 class Agenda:
@@ -61,7 +61,7 @@ class Agenda:
             try:
                 task()
             except ApiError as error:
-                if error.code not in GONE:
+                if error.code != GONE:
                     self.after(RETRY_SECONDS, task)
             except OSError:
                 self.after(RETRY_SECONDS, task)

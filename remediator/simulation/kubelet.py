@@ -18,9 +18,10 @@ from remediator.simulation.node_devices import DeviceBook, Holder, Refused
 from remediator.simulation.pod_feed import PodFeed
 from remediator.simulation.pod_status import Devices, Situation
 from remediator.simulation.registration import NodeSpec, Registration
-from remediator.simulation.status_errors import Obj
+from remediator.simulation.status_errors import ApiError, Obj
 
 ENDED = ("Succeeded", "Failed")
+CONFLICT = 409
 
 
 @dataclass
@@ -192,8 +193,9 @@ class Kubelets:
         node.pods[uid] = pod
         if devices:
             self._hooks.on_devices_changed(node.spec.name, dict(node.book.holders))
-        self._say(node, pod, pod_status.starting)
+        # The start comes first: when the API server does not take the news, it is told again as Running.
         self._agenda.after(self._timing.start_seconds, partial(self._start, node, uid, pod.life))
+        self._say(node, pod, pod_status.starting)
 
     def _start(self, node: _Node, uid: str, life: int) -> None:
         pod = self._living(node, uid, life)
@@ -233,7 +235,12 @@ class Kubelets:
 
     def _finish_deletion(self, obj: Obj) -> None:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": obj["metadata"]["uid"]}}
-        self._client.request("DELETE", _path(obj), options)
+        try:
+            self._client.request("DELETE", _path(obj), options)
+        except ApiError as error:
+            if error.code != CONFLICT:
+                raise
+            # Another pod has come under that name: this one is gone.
 
     def _forget(self, node: _Node, uid: str) -> None:
         """The object is gone; a force-deleted pod loses its devices at once."""

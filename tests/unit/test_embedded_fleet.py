@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from remediator.simulation.calls import Call, Reply
 from remediator.simulation.cluster import EmbeddedCluster, Fleet
 from remediator.simulation.controllers import Pace
 from remediator.simulation.kubelet_hooks import Run, Timing
@@ -350,3 +351,17 @@ def test_kubelets_survive_an_expired_watch(cluster: EmbeddedCluster) -> None:
     cluster.expire_history()
     bound_pod(cluster, "first")
     running(cluster, 1)
+
+
+@pytest.mark.parametrize("code", [409, 500])
+def test_a_pod_starts_though_the_server_refuses_its_first_news(cluster: EmbeddedCluster, code: int) -> None:
+    cluster.add_node("n1", ["a"])
+    refusals = [Reply(code=code, body={"kind": "Status", "code": code, "message": "not now"}) for _ in range(3)]
+
+    def unwilling(call: Call) -> Reply | None:
+        return refusals.pop() if refusals and call.path.endswith("/status") and "/pods/" in call.path else None
+
+    cluster.intercept(unwilling)
+    bound_pod(cluster, "first")
+    running(cluster, 1)
+    assert not refusals
