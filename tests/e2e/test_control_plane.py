@@ -99,7 +99,7 @@ def test_a_killed_owner_leaves_no_process(real_control_plane: ControlPlane) -> N
         child.send_signal(signal.SIGKILL)
         child.wait(10)
     eventually("etcd and kube-apiserver are gone", lambda: not any(_alive(pid) for pid in children), 10.0)
-    assert folder.is_dir()
+    # Any other rig that starts meanwhile may have removed the folder already.
     with ControlPlane(controllers="none", scheduler=False):
         assert not folder.exists(), "the next run removes what a killed one left"
 
