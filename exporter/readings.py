@@ -113,6 +113,16 @@ class NvLinkState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuIntegrals:
+    """Sums over time of one GPU since the exporter started; None = never read."""
+
+    busy_seconds: float | None = None
+    memory_byte_seconds: float | None = None
+    unobserved_seconds: float = 0.0
+    """Gaps in the readings, which the sums leave out."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuReadings:
     """All readings of one GPU in one sweep; see the laws of this module for None."""
 
@@ -147,6 +157,10 @@ class GpuReadings:
     """Field 230: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX, 6 bus reset, 7 system reboot."""
     persistence_mode: bool | None = None
     compute_processes: int | None = None
+    utilization_samples: tuple[tuple[int, float], ...] | None = None
+    """Driver's samples since the last sweep: (microseconds since the epoch, mean ratio since the sample before)."""
+    integrals: GpuIntegrals | None = None
+    """Added by the sampler, which outlives the workers."""
     failed: tuple[str, ...] = ()
     """Subjects whose call failed in this sweep (e.g. `power`, `ecc`), sorted."""
     sweep_seconds: float = 0.0

@@ -24,6 +24,7 @@ from exporter.messages import WorkerSettings
 from exporter.readers.host import BOOT_ID_PATH, HostUnreadable, read_boot_id
 from exporter.readings import GpuIdentity, Snapshot
 from exporter.sampler_crew import Crew, Turn
+from exporter.sampler_integrals import Integrals
 from exporter.sampler_roster import Roster
 from exporter.watchdog import attention
 from exporter.worker_process import WorkerProcess
@@ -85,7 +86,8 @@ class Sampler:
     def start(self) -> None:
         """Begin. Raises `HostUnreadable` when there is no boot id, for nothing could be judged without."""
         self._boot_id = self._read_boot_id()
-        roster = Roster(self._settings.known_gpus, datetime.now(UTC))
+        integrals = Integrals(self._settings.interval_seconds)
+        roster = Roster(self._settings.known_gpus, datetime.now(UTC), integrals)
         self._crew = Crew(self._worker_settings(), self._settings.hung_retry_seconds, roster, WorkerProcess)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -221,7 +223,7 @@ class Sampler:
             return
         if boot_id != self._boot_id:
             self._boot_id = boot_id
-            crew.new_boot(Roster((), datetime.now(UTC)), now)
+            crew.new_boot(Roster((), datetime.now(UTC), crew.roster.integrals), now)
 
     def _read_boot_id(self) -> BootId:
         if self._settings.simulate_state_path is None:

@@ -16,6 +16,7 @@ from datetime import datetime
 
 from exporter.messages import Attached
 from exporter.readings import MODES, DriverInfo, DriverState, GpuIdentity, GpuReadings, GpuStatus
+from exporter.sampler_integrals import DEFAULT_INTERVAL_SECONDS, Integrals
 
 DRIVER_SUBJECT = "driver"
 RELEASED_SUBJECT = "released"
@@ -24,8 +25,9 @@ RELEASED_SUBJECT = "released"
 class Roster:
     """The GPUs of one node in one boot."""
 
-    def __init__(self, known: Iterable[GpuIdentity], now: datetime) -> None:
+    def __init__(self, known: Iterable[GpuIdentity], now: datetime, integrals: Integrals | None = None) -> None:
         self._gpus: dict[str, GpuReadings] = {}
+        self.integrals = integrals or Integrals(DEFAULT_INTERVAL_SECONDS)
         self.failures: Counter[tuple[str, str]] = Counter()
         """Failed sweeps by (uuid, subject)."""
         self.count = 0
@@ -81,7 +83,7 @@ class Roster:
         """A worker has read this GPU."""
         if readings.status is not GpuStatus.UP or MODES in readings.failed:
             readings = replace(readings, identity=self._with_instances(readings.identity))
-        self._gpus[readings.identity.uuid] = readings
+        self._gpus[readings.identity.uuid] = self.integrals.added(readings)
         for subject in readings.failed:
             self.failures[readings.identity.uuid, subject] += 1
 

@@ -60,6 +60,8 @@ class Calls:
         self.failed: set[str] = set()
         self.answered = 0
         """Calls that succeeded since `begin`."""
+        self.sampled_until = 0
+        """Time of the newest utilization sample that was read, microseconds; 0 = none yet."""
         self._unsupported: set[Key] = set()
         self._constants: dict[Key, Any] = {}
 

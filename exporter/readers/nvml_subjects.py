@@ -12,6 +12,7 @@ import pynvml
 
 from exporter.readers.nvml_calls import Calls, known
 from exporter.readers.nvml_identity import mig_uuids
+from exporter.readers.nvml_samples import samples
 from exporter.readings import MODES, ClockReading, EccCount, NvLinkState, PcieLink, RowRemap
 
 Values = dict[str, Any]
@@ -242,6 +243,7 @@ SUBJECTS: tuple[tuple[str, Subject], ...] = (
     ("temperature", temperature),
     ("power", power),
     ("utilization", utilization),
+    ("samples", samples),
     ("memory", memory),
     ("clocks", clocks),
     ("pcie", pcie),

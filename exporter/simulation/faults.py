@@ -244,5 +244,6 @@ def after_reboot(profile: Profile, gpu: GpuState, now: float) -> GpuState:
         missing=False,
         recovery_action=0,
         processes=(),
+        loads=(),
         announced=False,
     )

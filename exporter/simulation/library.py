@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pynvml
 
-from exporter.simulation import calls_faults, calls_identity, calls_processes, calls_readings, fields
+from exporter.simulation import calls_faults, calls_identity, calls_processes, calls_readings, calls_samples, fields
 from exporter.simulation.driver import Driver, Failure
 from exporter.simulation.events import EventSets
 
@@ -20,6 +20,7 @@ DEVICE_CALLS: Final[dict[str, Callable[..., None]]] = {
     **calls_readings.DEVICE,
     **calls_faults.DEVICE,
     **calls_processes.DEVICE,
+    **calls_samples.DEVICE,
 }
 
 

@@ -90,6 +90,8 @@ class GpuState:
     pages_pending: bool = False
     ecc: EccTotals = field(default_factory=EccTotals)
     processes: tuple[SimulatedProcess, ...] = ()
+    loads: tuple[tuple[float, float], ...] = ()
+    """Recent loads: (seconds since the epoch, ratio from then on); empty = always as it is now."""
     announced: bool = False
     """Whether the kernel log already holds the two lines that name this GPU."""
 
@@ -179,6 +181,7 @@ def _gpu(raw: Mapping[str, Any]) -> GpuState:
         "anchor": Anchor(**raw["anchor"]),
         "ecc": EccTotals(**raw["ecc"]),
         "links_down": tuple(raw["links_down"]),
+        "loads": tuple((at, ratio) for at, ratio in raw["loads"]),
         "processes": tuple(SimulatedProcess(**process) for process in raw["processes"]),
     }
     return GpuState(**(dict(raw) | nested))

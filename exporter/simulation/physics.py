@@ -90,10 +90,15 @@ def memory_temperature_celsius(profile: Profile, gpu: GpuState, now: float) -> f
 
 def utilization_percent(gpu: GpuState, now: float) -> int:
     """GPU utilization as NVML counts it, 0..100, with a small wobble while busy; 0 only when idle."""
-    if gpu.utilization_ratio == 0.0:
+    return wobbling_percent(gpu, gpu.utilization_ratio, now)
+
+
+def wobbling_percent(gpu: GpuState, ratio: float, at: float) -> int:
+    """A load of `ratio` at `at`, as NVML counts it."""
+    if ratio == 0.0:
         return 0
-    wobble = 1.5 * math.sin(_phase(gpu, now) * 3)
-    return max(1, min(100, round(100 * gpu.utilization_ratio + wobble)))
+    wobble = 1.5 * math.sin(_phase(gpu, at) * 3)
+    return max(1, min(100, round(100 * ratio + wobble)))
 
 
 def clock_mhz(clocks: Clocks, gpu: GpuState) -> int:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.simulation import faults, kernel_log, physics
+from exporter.simulation import faults, kernel_log, load_history, physics
 from exporter.simulation.faults import FAULTS
 from exporter.simulation.node import (
     GpuState,
@@ -129,7 +129,9 @@ def set_processes(path: Path, processes: Mapping[int, Iterable[SimulatedProcess]
         state, now = load(path), time.time()
         for index, running in processes.items():
             gpu = physics.anchored(state.profile, state.gpus[_checked(state, index)], now)
-            state = state.with_gpu(replace(gpu, processes=tuple(running)))
+            loaded = replace(gpu, processes=tuple(running))
+            loads = load_history.remembered(gpu, loaded.utilization_ratio, now)
+            state = state.with_gpu(replace(loaded, loads=loads))
         return _write(path, state)
 
 

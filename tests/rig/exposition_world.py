@@ -10,6 +10,7 @@ from exporter.readings import (
     ClockReading,
     DriverInfo,
     EccCount,
+    GpuIntegrals,
     GpuReadings,
     GpuStatus,
     NvLinkState,
@@ -60,6 +61,7 @@ def a_busy_gpu(index: int = 0) -> GpuReadings:
         nvlinks=(NvLinkState(link=0, active=True), NvLinkState(link=1, active=False)),
         persistence_mode=True,
         compute_processes=2,
+        integrals=GpuIntegrals(busy_seconds=4321.5, memory_byte_seconds=2.5e14, unobserved_seconds=12.0),
         failed=("fan",),
         sweep_seconds=0.0042,
     )
