@@ -20,7 +20,9 @@ from remediator.simulation.watching import Watch
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-REQUEST_SECONDS = 15.0
+REQUEST_SECONDS = 5.0
+WATCH_SILENCE_SECONDS = 6.0
+"""Longer than `pod_feed.WATCH_SECONDS`: a stream silent for so long is dead."""
 
 
 class Client(Protocol):
@@ -110,7 +112,7 @@ class HttpClient:
 
     def watch(self, path: str, query: dict[str, str]) -> "WatchStream":
         """An open watch; `ApiError` when it is refused."""
-        connection = self._connect(90.0)
+        connection = self._connect(WATCH_SILENCE_SECONDS)
         connection.request(
             "GET", f"{path}?{urlencode(query | {'watch': 'true'})}", headers=headers_for("GET", self._token)
         )

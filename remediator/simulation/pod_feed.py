@@ -7,6 +7,8 @@ from remediator.simulation.client import HttpClient, WatchStream
 from remediator.simulation.status_errors import ApiError, Obj
 
 PAUSE_SECONDS = 0.2
+WATCH_SECONDS = 3
+"""A stream that stalls is left soon and followed again from the last version: pods must start within seconds."""
 BOUND = {"fieldSelector": "spec.nodeName!="}
 
 
@@ -58,7 +60,8 @@ class PodFeed:
     def _watch(self, version: str) -> str:
         """Follows until the stream ends; the version to go on from, "" after an ERROR."""
         self._stream = self._client.watch(
-            "/api/v1/pods", BOUND | {"resourceVersion": version, "allowWatchBookmarks": "true"}
+            "/api/v1/pods",
+            BOUND | {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)},
         )
         if self._stopping.is_set():
             self._stream.close()
