@@ -24,13 +24,8 @@ from remediator.adapters.errors import (
     AlreadyExists,
     ApiError,
     Conflict,
-    Fatal,
     NotFound,
-    Retryable,
-    Unauthorized,
 )
-from remediator.adapters.errors import Blocked as BlockedError
-from remediator.adapters.errors import Refused as RefusedError
 from remediator.adapters.quarantine.method import QuarantineMethod
 from remediator.adapters.recorder import Told
 from remediator.adapters.repair import JobRunner
@@ -54,7 +49,7 @@ from remediator.domain.model import Incident
 from remediator.domain.outcomes import Blocked, Done, Outcome, Refused, Retry
 from remediator.domain.policy import Policy
 from remediator.executor_brakes import Brakes, Sources
-from remediator.executor_outcomes import OutcomeBook
+from remediator.executor_outcomes import CONFLICT_RETRY, OutcomeBook, outcome_of
 from remediator.executor_rest import Resting, rest_after
 from remediator.executor_stored import ADVICE, complaint, lacking
 
@@ -68,9 +63,6 @@ BUDGET_WAIT = 0.25
 """Seconds an eviction waits for its turn at a shared budget before it gives its worker back."""
 ENDED_KEPT = 4096
 """Ends remembered: more than any one turn can have chains of which it is too old to know."""
-DEFAULT_RETRY = 2.0
-FORBIDDEN_RETRY = 15.0
-CONFLICT_RETRY = 0.2
 """A conflict means that our view is old; the watch is on its way."""
 
 
@@ -335,25 +327,6 @@ class Executor:
         }
         self._hands.api.patch_condition(Ref(NODES, order.node), condition)
         return Done()
-
-
-def outcome_of(error: ApiError) -> Outcome:
-    """What the caller of an action is told about a server's refusal."""
-    reason = str(error)
-    if error.status == 403:
-        # A restarted API server forbids everything until it has read its roles; a missing role is mended by hand.
-        return Retry(after_seconds=FORBIDDEN_RETRY, reason=reason)
-    match error:
-        case BlockedError():
-            return Blocked(reason=reason, after_seconds=error.after)
-        case Conflict():
-            return Retry(after_seconds=CONFLICT_RETRY, reason=reason)
-        case RefusedError() | Fatal():
-            return Refused(reason=reason)
-        case Retryable() | Unauthorized():
-            return Retry(after_seconds=error.after or DEFAULT_RETRY, reason=reason)
-        case _:
-            return Retry(after_seconds=DEFAULT_RETRY, reason=reason)
 
 
 def _unknown_method(name: str) -> Outcome:

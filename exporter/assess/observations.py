@@ -10,7 +10,6 @@ from exporter.readings import GpuReadings
 POLL: Final = "nvml-poll"
 WATCHDOG: Final = "watchdog"
 KERNEL_LOG: Final = "kernel-log"
-NVML_EVENT: Final = "nvml-event"
 
 POLLED = frozenset({POLL, WATCHDOG})
 """Witnesses that say the same thing again in every sweep."""

@@ -35,8 +35,6 @@ READ_BYTES: Final = 1 << 16
 FRAME_HEAD: Final = struct.Struct(">BI")
 """gRPC message: compressed flag, length."""
 
-Headers = Mapping[str, str]
-
 
 class CallFailed(Exception):
     """The call gave no answer; `word` says why in one word, for metrics."""

@@ -13,8 +13,6 @@ from typing import Final
 
 LONGEST_TEXT: Final = 1024
 """Characters kept of a line's text; a record of the kernel holds about as many."""
-HIGHEST_CODE: Final = 99999
-"""SXids have five digits; anything longer is no code."""
 
 
 @dataclass(frozen=True, kw_only=True)

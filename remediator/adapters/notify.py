@@ -4,13 +4,11 @@ Laws: never blocks, never raises; a full queue drops the news and counts it; the
 """
 
 import logging
-import queue
-import threading
 from collections.abc import Callable
 
 import requests
 
-from remediator.adapters.guarded import survive
+from remediator.adapters.outbox import Outbox
 from remediator.adapters.recorder import Told
 
 log = logging.getLogger(__name__)
@@ -25,35 +23,19 @@ class Webhook:
     def __init__(self, url: str, on_result: Callable[[str], None]) -> None:
         self._url = url
         self._on_result = on_result
-        self._waiting: queue.Queue[str | None] = queue.Queue(QUEUE_LIMIT)
-        self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
+        self._outbox: Outbox[str] = Outbox("notify", QUEUE_LIMIT, self._send, on_result)
 
     def start(self) -> None:
-        self._thread.start()
+        self._outbox.start()
 
     def stop(self, timeout: float = 3.0) -> None:
         """Send what is queued, at most `timeout` seconds long."""
-        try:
-            self._waiting.put_nowait(None)
-        except queue.Full:
-            return
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._outbox.stop(timeout)
 
     def tell(self, told: Told) -> None:
         """Have one sentence sent soon."""
         mark = ":warning: " if told.warning else ""
-        try:
-            self._waiting.put_nowait(f"{mark}*{told.reason}* {told.kind} {told.name}: {told.message}")
-        except queue.Full:
-            self._on_result("dropped")
-
-    def _run(self) -> None:
-        while (text := self._waiting.get()) is not None:
-            self._send_guarded(text)
-
-    def _send_guarded(self, text: str) -> None:
-        survive("notify", lambda: self._send(text), lambda _what, _error: self._on_result("failed"))
+        self._outbox.put(f"{mark}*{told.reason}* {told.kind} {told.name}: {told.message}")
 
     def _send(self, text: str) -> None:
         try:

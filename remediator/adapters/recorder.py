@@ -7,8 +7,6 @@ Laws:
 """
 
 import logging
-import queue
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from exporter.health import keys
 from exporter.health.wire import timestamp
 from remediator.adapters.api import KubeApi
 from remediator.adapters.errors import ApiError, NotFound
-from remediator.adapters.guarded import survive
+from remediator.adapters.outbox import Outbox
 from remediator.adapters.resources import EVENTS, Ref
 
 log = logging.getLogger(__name__)
@@ -62,35 +60,19 @@ class Recorder:
         self._api = api
         self._instance = instance
         self._on_result = on_result
-        self._waiting: queue.Queue[Told | None] = queue.Queue(QUEUE_LIMIT)
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._outbox: Outbox[Told] = Outbox("events", QUEUE_LIMIT, self._write, on_result)
 
     def start(self) -> None:
-        self._thread.start()
+        self._outbox.start()
 
     def stop(self, timeout: float = 3.0) -> None:
         """Write what is queued, at most `timeout` seconds long."""
-        try:
-            self._waiting.put_nowait(None)
-        except queue.Full:
-            return
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._outbox.stop(timeout)
 
     def record(self, told: Told) -> None:
         """Have it written soon; counts `dropped` when too much is waiting."""
-        try:
-            self._waiting.put_nowait(told)
-        except queue.Full:
-            self._on_result("dropped")
-
-    def _run(self) -> None:
-        while (told := self._waiting.get()) is not None:
-            self._write_guarded(told)
-
-    def _write_guarded(self, told: Told) -> None:
-        survive("write event", lambda: self._write(told), lambda _what, _error: self._on_result("failed"))
+        self._outbox.put(told)
 
     def _write(self, told: Told) -> None:
         key = told.dedupe or f"{told.kind}/{told.name}/{told.reason}/{told.message}"

@@ -18,8 +18,8 @@ from remediator.domain.outcomes import Blocked, Done, Outcome, PastOutcome, Refu
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenIncident:
-    """Create the GPUIncident and write its status. AlreadyExists = `Retry`: look again, it is ours from before."""
+class _IncidentWrite:
+    """Part of every action that writes the incident itself."""
 
     incident: Incident
     destructive: ClassVar[bool] = False
@@ -28,6 +28,22 @@ class OpenIncident:
     @property
     def chain(self) -> str:
         return self.incident.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _IncidentStep:
+    """Part of every action that is taken for an incident, named by it."""
+
+    incident: str
+
+    @property
+    def chain(self) -> str:
+        return self.incident
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenIncident(_IncidentWrite):
+    """Create the GPUIncident and write its status. AlreadyExists = `Retry`: look again, it is ours from before."""
 
     @property
     def key(self) -> str:
@@ -35,16 +51,8 @@ class OpenIncident:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SaveIncident:
+class SaveIncident(_IncidentWrite):
     """Write the status with the resource version as precondition. Conflict = `Retry`: look again."""
-
-    incident: Incident
-    destructive: ClassVar[bool] = False
-    gates: ClassVar[bool] = True
-
-    @property
-    def chain(self) -> str:
-        return self.incident.name
 
     @property
     def key(self) -> str:
@@ -52,16 +60,8 @@ class SaveIncident:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloseIncident:
+class CloseIncident(_IncidentWrite):
     """The last write of an incident: like SaveIncident, `closed_at` and `outcome` are set."""
-
-    incident: Incident
-    destructive: ClassVar[bool] = False
-    gates: ClassVar[bool] = True
-
-    @property
-    def chain(self) -> str:
-        return self.incident.name
 
     @property
     def key(self) -> str:
@@ -69,14 +69,13 @@ class CloseIncident:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quarantine:
+class Quarantine(_IncidentStep):
     """Take the target out of scheduling by `method`, leaving every foreign taint and cordon as it is.
 
     `taint`: key keys.UNHEALTHY_TAINT, effect NoSchedule, value `taint_value`; a taint of that key that is there
     already is enough. `cordon` asks for spec.unschedulable as well.
     """
 
-    incident: str
     method: str
     node: str
     node_uid: str
@@ -87,19 +86,14 @@ class Quarantine:
     gates: ClassVar[bool] = True
 
     @property
-    def chain(self) -> str:
-        return self.incident
-
-    @property
     def key(self) -> str:
         return f"quarantine/{self.incident}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiftQuarantine:
+class LiftQuarantine(_IncidentStep):
     """Undo exactly what we applied: the taint only when `untaint`, the cordon only when `uncordon`."""
 
-    incident: str
     method: str
     node: str
     node_uid: str
@@ -110,22 +104,17 @@ class LiftQuarantine:
     gates: ClassVar[bool] = True
 
     @property
-    def chain(self) -> str:
-        return self.incident
-
-    @property
     def key(self) -> str:
         return f"lift/{self.incident}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvictPod:
+class EvictPod(_IncidentStep):
     """Eviction API with the UID as precondition. 404 and 409 on the UID = `Done`; 429 of a PDB = `Blocked`.
 
     `grace_seconds` None = the pod's own. Never 0.
     """
 
-    incident: str
     node: str
     namespace: str
     name: str
@@ -135,22 +124,17 @@ class EvictPod:
     gates: ClassVar[bool] = False
 
     @property
-    def chain(self) -> str:
-        return self.incident
-
-    @property
     def key(self) -> str:
         return f"evict/{self.namespace}/{self.name}/{self.uid}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunJob:
+class RunJob(_IncidentStep):
     """Create a Job in our namespace. `manifest` is complete but for metadata.namespace; AlreadyExists = `Done`.
 
     `step` is `repair` (destructive: it resets or reboots) or `validate`.
     """
 
-    incident: str
     step: str
     node: str
     name: str
@@ -162,26 +146,17 @@ class RunJob:
         return self.step == "repair"
 
     @property
-    def chain(self) -> str:
-        return self.incident
-
-    @property
     def key(self) -> str:
         return f"job/{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeleteJob:
+class DeleteJob(_IncidentStep):
     """Delete one of our Jobs with its pods (propagation Background), in our namespace; 404 = `Done`."""
 
-    incident: str
     name: str
     destructive: ClassVar[bool] = False
     gates: ClassVar[bool] = False
-
-    @property
-    def chain(self) -> str:
-        return self.incident
 
     @property
     def key(self) -> str:

@@ -11,7 +11,7 @@ import requests
 from remediator.adapters.kubeconfig import from_kubeconfig
 from remediator.adapters.transport import Endpoint
 from remediator.operator.demo.programs import ProgramEnded
-from remediator.simulation.cluster import EmbeddedCluster, Fleet, crd_manifests
+from remediator.simulation.cluster import EmbeddedCluster, Fleet
 
 PLURALS = {
     "CustomResourceDefinition": "customresourcedefinitions",
@@ -22,8 +22,6 @@ PLURALS = {
     "PodDisruptionBudget": "poddisruptionbudgets",
 }
 """Path element of every kind the demo creates."""
-REAL_START_SECONDS = 600.0
-"""The first start may build the control plane."""
 
 
 class Cluster(Protocol):
@@ -125,8 +123,3 @@ def annotate(client: requests.Session, address: str, annotations: Mapping[str, s
     headers = {"Content-Type": "application/merge-patch+json"}
     body = {"metadata": {"annotations": dict(annotations)}}
     client.patch(address, json=body, headers=headers, timeout=10).raise_for_status()
-
-
-def crds() -> list[dict[str, Any]]:
-    """Our two CustomResourceDefinitions."""
-    return crd_manifests()

@@ -10,10 +10,11 @@ import yaml
 from exporter.health import keys
 from exporter.simulation import location, state
 from remediator.operator.demo import workloads
-from remediator.operator.demo.clusters import Cluster, Embedded, Real, annotate, apply, crds, session
+from remediator.operator.demo.clusters import Cluster, Embedded, Real, annotate, apply, session
 from remediator.operator.demo.eyes import Eyes
 from remediator.operator.demo.nodes import GPUS, PROFILE, SimulatedNodes
 from remediator.operator.demo.programs import Program, ProgramEnded, free_address, program
+from remediator.simulation.cluster import crd_manifests
 
 NODES = ("n1", "n2", "n3")
 OPTED_OUT = "n3"
@@ -43,7 +44,7 @@ class Stage:
         client = session(endpoint)
         self._stack.callback(client.close)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.NAMESPACE}}
-        apply(client, endpoint.url, [*crds(), namespace])
+        apply(client, endpoint.url, [*crd_manifests(), namespace])
         credentials = self._credentials()
         self._stack.callback(self._nodes.stop)
         self._nodes.start(endpoint)
